@@ -62,6 +62,8 @@ class QueueTree:
         self.guarantees = {q.name: self._amounts(q.guarantee, 0) for q in self.queues.values()}
         self.deserved = {q.name: self._amounts(q.deserved, -1) for q in self.queues.values()}
         self.any_guarantee = any(any(held) for held in self.guarantees.values())
+        headroom = [policy.headroom for name, policy in policies.items() if name in self.queues]
+        self.any_headroom = any(one.amount or one.percent is not None for one in headroom)
         self.caps: dict[str, list[int]] = {}
         for name in sorted(self.queues, key=lambda name: (len(self.chains[name]), name)):
             self.caps[name] = self._real_capability(name)

@@ -26,6 +26,7 @@ from operator import add
 from typing import NamedTuple
 
 from volcano_elastic.cluster_state.claim import Claim, Group
+from volcano_elastic.cluster_state.fact import fact
 from volcano_elastic.cluster_state.fit import PODS, Shape, Vector
 from volcano_elastic.cluster_state.job_state import JobState
 from volcano_elastic.cluster_state.node_state import slots_in
@@ -66,7 +67,6 @@ class ClaimPlacement:
         """`freed`: until when no more surplus leaves for a claim, by its key."""
         self.freed = freed
         self._draft, self._nodes, self._queues = draft, draft.nodes, draft.queues
-        self._search = VictimSearch(draft)
         self.from_idle: set[str] = set()
         """Keys of the claims served by idle room alone."""
         self.from_surplus: set[str] = set()
@@ -78,6 +78,11 @@ class ClaimPlacement:
         self._promised: Counter[Shape] = Counter()
         self._possible: dict[tuple[int, tuple[Group, ...], bool], bool] = {}
         """By version of the plan, whether all nodes together might have room."""
+
+    @fact
+    def _search(self) -> VictimSearch:
+        """Made for the first claim: mostly nobody asks."""
+        return VictimSearch(self._draft)
 
     def serve(self, claim: Claim) -> str | None:
         """Keep room for the claim, asking surplus to leave if need be; else say why it cannot."""

@@ -153,7 +153,7 @@ class QueueRoom:
     @property
     def keeps_free(self) -> bool:
         """Return whether growth leaves headroom, so that `open_growth` must be told of it."""
-        return self.tree.any_guarantee or any(map(self._headroom, self.tree.policies))
+        return self.tree.any_guarantee or self.tree.any_headroom
 
     def open_growth(self, idle: Sequence[int], coming: Sequence[int]) -> None:
         """Amounts that are free on all nodes, now and once the leavers are gone."""
