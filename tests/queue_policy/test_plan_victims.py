@@ -69,7 +69,7 @@ def test_one_large_pod_leaves_for_two_small_ones_of_a_claim() -> None:
 
 @pytest.mark.parametrize("protect", [0, 1])
 def test_a_job_whose_worker_0_gets_room_has_surplus_again(protect: float) -> None:
-    """`c` was served before and looked at `a`'s pods in vain. With `protect` all nodes are compared;
+    """`c` had its turn before and looked at them in vain. With `protect` all nodes are compared;
     without, the queue's first victim is taken at once."""
     tainted = node("x", 1, taints=(("dedicated", "x", "NoSchedule"),))
     a = job("a", 2, 3, 3, tolerations=({"key": "dedicated", "operator": "Exists"},))
