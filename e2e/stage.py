@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +79,16 @@ class Stage:
             if self.recorder.now() > deadline:
                 pytest.fail(f"{what}: not within {seconds} s\n{self.story()}")
             await asyncio.sleep(0.05)
+
+    async def until_asked(
+        self, holds: Callable[[], Awaitable[object]], what: str, seconds: float = 90
+    ) -> None:
+        """Like `until`, for what the API server has to be asked."""
+        deadline = self.recorder.now() + seconds
+        while not await holds():
+            if self.recorder.now() > deadline:
+                pytest.fail(f"{what}: not within {seconds} s\n{self.story()}")
+            await asyncio.sleep(0.1)
 
     async def steps_on(self, job: DemoJob, seconds: float = 90) -> None:
         """Waits until the job has made ten more steps than now."""

@@ -32,6 +32,7 @@ _CONTROLLERS = (
     "node-lifecycle-controller",
     "horizontal-pod-autoscaler-controller",
     "deployment-controller",
+    "job-controller",
     "replicaset-controller",
     "resourcequota-controller",
     "root-ca-certificate-publisher-controller",

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from deploy.release import pack_chart
-from tests.documents.test_manifests import build, one
+from tests.documents.test_manifests import build, one, with_other_jobs
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "chart"
@@ -71,8 +71,8 @@ def test_the_schema_describes_every_value_and_no_other() -> None:
 
 def test_the_templates_read_every_file_that_kustomize_does() -> None:
     texts = "".join(file.read_text() for file in (CHART / "templates").iterdir())
-    read = set(re.findall(r'"((?:base|webhook|monitoring)/[\w-]+\.yaml)"', texts))
-    for folder in ("base", "webhook", "monitoring"):
+    read = set(re.findall(r'"((?:base|webhook|monitoring|other-jobs)/[\w-]+\.yaml)"', texts))
+    for folder in ("base", "webhook", "monitoring", "other-jobs"):
         kustomization = ROOT / "manifests" / folder / "kustomization.yaml"
         resources = yaml.safe_load(kustomization.read_text())["resources"]
         assert {f"{folder}/{name}" for name in resources} <= read, folder
@@ -113,6 +113,13 @@ def test_monitoring_is_what_kustomize_builds() -> None:
     for kind in ("PodMonitor", "PrometheusRule"):
         assert one(ours, kind) == one(build("manifests/monitoring"), kind)
     assert one(ours, "ConfigMap") == one(build("manifests/dashboards"), "ConfigMap")
+
+
+@pytest.mark.process
+@needs_helm
+def test_other_jobs_are_what_kustomize_builds(tmp_path: Path) -> None:
+    ours = by_name(template("namespace.create=true", "crds.keep=false", "otherJobs={Job}"))
+    assert ours == by_name(with_other_jobs(tmp_path))
 
 
 @pytest.mark.process
@@ -193,7 +200,14 @@ def test_a_service_monitor_finds_the_metrics() -> None:
 @needs_helm
 @pytest.mark.parametrize(
     "value",
-    ["replica=3", "replicas=0", "image.pullPolicy=Sometimes", "extraArgs={lost}", "crds.keep=yes"],
+    [
+        "replica=3",
+        "replicas=0",
+        "image.pullPolicy=Sometimes",
+        "extraArgs={lost}",
+        "crds.keep=yes",
+        "otherJobs={Pod}",
+    ],
 )
 def test_a_value_that_is_none_is_refused(value: str) -> None:
     code, _, said = _helm("template", "volcano-elastic", str(CHART), "--set", value)

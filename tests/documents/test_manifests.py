@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from volcano_elastic.adapters.adapter import ADAPTERS
 from volcano_elastic.operator.__main__ import parser
 from volcano_elastic.pytorchjob.label import JOB_NAME
 
@@ -39,6 +40,14 @@ def build(folder: str | Path) -> list[Object]:
     )
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
+
+
+def with_other_jobs(folder: Path) -> list[Object]:
+    """What a kustomization that adds the component builds."""
+    roots = {"resources": "manifests/default", "components": "manifests/other-jobs"}
+    lists = {name: [os.path.relpath(ROOT / path, folder)] for name, path in roots.items()}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(lists))
+    return build(folder)
 
 
 def one(objects: list[Object], kind: str) -> Object:
@@ -140,6 +149,19 @@ def test_what_names_another_object_names_one_that_is_there() -> None:
                 assert reference["namespace"] == service["metadata"]["namespace"]
                 port = reference.get("port", 443)
                 assert port in {p["port"] for p in service["spec"]["ports"]}
+
+
+def test_other_jobs_take_an_argument_and_rights_to_their_size_alone(tmp_path: Path) -> None:
+    objects = with_other_jobs(tmp_path)
+    (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    arguments = [a.replace("$(POD_IP)", "127.0.0.1") for a in container["args"]]
+    assert parser().parse_args(arguments).other_jobs == ["Job"]
+    role = next(o for o in objects if o["metadata"]["name"] == "volcano-elastic-other-jobs")
+    granted = {(r["apiGroups"][0], r["resources"][0], tuple(r["verbs"])) for r in role["rules"]}
+    verbs = ("list", "watch", "patch")
+    assert granted == {(adapter.group, adapter.plural, verbs) for adapter in ADAPTERS}
+    # Whoever doesn't ask for it gives no rights to Jobs.
+    assert "batch" not in str(build("manifests/default"))
 
 
 def test_rights_are_bound_to_names_where_they_can_be() -> None:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 import uvloop
 
+from volcano_elastic.adapters.adapter import ADAPTERS
 from volcano_elastic.api import node_signal
 from volcano_elastic.kube import health
 from volcano_elastic.kube.client import Client
@@ -110,7 +111,8 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
                 fence=election.fence if election else None,
             )
         )
-        cluster = Cluster(client, namespace=options.namespace)
+        adapters = [a for a in ADAPTERS if a.kind in options.other_jobs]
+        cluster = Cluster(client, namespace=options.namespace, adapters=adapters)
         executor = Executor(cluster)
         settings = Settings(
             options.pytorch_init_container_image,
@@ -119,7 +121,7 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
             options.trainer_folder,
         )
         own = () if options.no_default_node_signals else node_signal.DEFAULTS
-        builder = SnapshotBuilder(cluster.serves, (*own, *options.node_signal))
+        builder = SnapshotBuilder(cluster.serves, (*own, *options.node_signal), adapters)
         handover = Handover()
         lost_pods = LostPods(
             cluster, builder, lambda: datetime.now(UTC), timedelta(seconds=options.lost_after)
@@ -248,6 +250,16 @@ def parser() -> argparse.ArgumentParser:
         "--no-default-node-signals",
         action="store_true",
         help="only those given by --node-signal count",
+    )
+    parser.add_argument(
+        "--other-jobs",
+        metavar="KIND",
+        choices=sorted(adapter.kind for adapter in ADAPTERS),
+        action="append",
+        default=[],
+        help="size jobs of this kind too, those with the annotation volcano-elastic.io/max-pods: "
+        "%(choices)s; may be given several times; the operator needs the rights of "
+        "manifests/other-jobs, and waits until the kind is served",
     )
     parser.add_argument(
         "--pytorch-init-container-image",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from volcano_elastic.adapters.adapter import Adapter
 from volcano_elastic.api import moment
 from volcano_elastic.api.pod import evicted_at
 from volcano_elastic.kube import resource
@@ -19,10 +20,17 @@ class Cluster:
     nothing.
 
     Args:
-        namespace: the one whose PyTorchJobs this operator carries out; None: all.
+        namespace: the one whose jobs this operator carries out; None: all.
+        adapters: other kinds of jobs that are watched.
     """
 
-    def __init__(self, client: Client, *, namespace: str | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str | None = None,
+        adapters: Sequence[Adapter] = (),
+    ) -> None:
         self.client = client
         self._namespace = namespace
         self.jobs = Informer(client, resource.PYTORCHJOBS)
@@ -35,6 +43,11 @@ class Cluster:
         self.policies = Informer(client, resource.QUEUEPOLICIES)
         self.priorities = Informer(client, resource.PRIORITYCLASSES)
         self.quotas = Informer(client, resource.RESOURCEQUOTAS)
+        self.others = {
+            adapter.kind: Informer(client, resource_of(adapter), namespace=namespace)
+            for adapter in adapters
+        }
+        """By kind."""
         self._owned: dict[Resource, dict[str, dict[str, Object]]] = {
             resource.PODS: {},
             resource.SERVICES: {},
@@ -59,6 +72,7 @@ class Cluster:
             self.policies,
             self.priorities,
             self.quotas,
+            *self.others.values(),
         )
 
     async def synced(self) -> None:
@@ -136,6 +150,10 @@ class Cluster:
                 owned.setdefault(job, {})[key_of(new)] = new
 
         return changed
+
+
+def resource_of(adapter: Adapter) -> Resource:
+    return Resource(adapter.group, adapter.version, adapter.plural, adapter.kind)
 
 
 def job_key(obj: Object) -> str:

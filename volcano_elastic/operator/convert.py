@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from volcano_elastic.adapters.other_job import OtherJob
 from volcano_elastic.api import moment, node_signal, quantity
 from volcano_elastic.api import pod as api_pod
 from volcano_elastic.api.node_signal import NodeSignal
@@ -98,6 +99,39 @@ def convert_job(
         replicas=count if policy is not None and policy.scaler == "hpa" else None,
         pause=_seconds(reported.get("pauseSeconds")),
         excluded=excluded,
+    )
+
+
+def convert_other_job(job: OtherJob, *, priority: int, like: Pod | None, held: bool) -> Job | None:
+    """Return the job as the planner sees it; None while nothing says what its pods ask for.
+
+    Args:
+        priority: that of its template's class.
+        like: one of its pods, for kinds without a template.
+        held: its size can't be written: it stays.
+    """
+    spec = (job.template or {}).get("spec") or {}
+    if job.template is None and like is None:
+        return None
+    return Job(
+        key=job.key,
+        queue=job.queue,
+        created=job.created,
+        min=job.size if held else job.min,
+        max=job.size if held else job.max,
+        desired=job.size,
+        pod_requests=_requests(spec) if like is None else like.requests,
+        node_selector=dict(spec.get("nodeSelector") or {}) if like is None else like.node_selector,
+        tolerations=tuple(spec.get("tolerations") or ()) if like is None else like.tolerations,
+        node_affinity=_node_affinity(spec) if like is None else like.node_affinity,
+        priority=priority if like is None else like.priority,
+        # Nobody measures its speed, and its own controller chooses which pods leave: it grows into
+        # idle room and makes room, but neither moves pods nor trades them for what others gain.
+        scaler="none",
+        last_scale=job.last_scale,
+        last_reason=job.last_reason,
+        succeeded=min(job.succeeded, job.max),
+        unmodelled="resourceClaims" if spec.get("resourceClaims") else "",
     )
 
 

@@ -128,7 +128,7 @@ class Executor:
         """Says what the API server won't have, e.g. beyond a quota: one event for a burst."""
         by_reason: dict[str, list[str]] = {}
         for action, error in failures:
-            if _is_refusal(error):
+            if is_refusal(error):
                 verb, noun = _words(action)
                 by_reason.setdefault(f"Failed{verb}{noun}", []).append(str(error))
         sent = self._sent.setdefault(job["metadata"]["uid"], {})
@@ -292,7 +292,7 @@ class Executor:
             )
         except ApiError as error:
             # Before Kubernetes 1.33 there is no such subresource: that says nothing of the pod.
-            if not (_is_refusal(error) or isinstance(error, NotFound)):
+            if not (is_refusal(error) or isinstance(error, NotFound)):
                 raise
             refused[uid] = body
             message = f"Pod {name} gets it when it is made anew: {error}"
@@ -388,9 +388,9 @@ def _words(action: Action) -> tuple[str, str]:
     return verb, name.removeprefix(verb)
 
 
-def _is_refusal(error: BaseException) -> bool:
-    """Not a race or a breakdown: the same request will fail again until somebody changes
-    something."""
+def is_refusal(error: BaseException) -> bool:
+    """Return True if the same request will fail again until somebody changes something: it was no
+    race and no breakdown."""
     if isinstance(error, NameTaken):
         return not error.passing
     if isinstance(error, BadKey):

@@ -16,6 +16,7 @@ from volcano_elastic.kube.resource import Object
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.handover import Handover
+from volcano_elastic.operator.job_sizes import JobSizes
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.measurement import Measurement
 from volcano_elastic.operator.metrics import Metrics
@@ -73,9 +74,11 @@ class Planning:
         self._builder.proportion = plugin == "proportion"
         self._report = PolicyReport(cluster.policies, self._builder)
         self._measurement = Measurement(cluster, builder, clock, token_of, lost_pods, failed_nodes)
+        self._sizes = JobSizes(cluster, builder)
         self._changed = asyncio.Event()
+        kinds = {*KINDS, *(informer.resource for informer in cluster.others.values())}
         for informer in cluster:
-            if informer.resource in KINDS:
+            if informer.resource in kinds:
                 informer.on_change(self._note)
 
     async def run(self) -> None:
@@ -145,8 +148,13 @@ class Planning:
                 decision.reason,
                 decision.message,
             )
-        undone = await self._handover.carry_out(
-            {key: _resize(decision) for key, decision in acting.items()}, _CARRY_OUT_SECONDS
+        others = {key: d for key, d in acting.items() if key in self._builder.others.jobs}
+        resizes = {key: _resize(d) for key, d in acting.items() if key not in others}
+        undone = frozenset[str]().union(
+            *await asyncio.gather(
+                self._handover.carry_out(resizes, _CARRY_OUT_SECONDS),
+                self._sizes.carry_out(others, now, _CARRY_OUT_SECONDS),
+            )
         )
         done = [d for d in result.decisions if d.job not in undone]
         self._report.planned(result, done, now)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
+from volcano_elastic.adapters.adapter import Adapter
 from volcano_elastic.api import node_signal
 from volcano_elastic.api.node_signal import NodeSignal
 from volcano_elastic.api.pytorchjob import PyTorchJob
@@ -20,6 +22,7 @@ from volcano_elastic.api.role import elastic, named
 from volcano_elastic.kube import resource
 from volcano_elastic.kube.resource import Object, Resource, key_of
 from volcano_elastic.operator import convert
+from volcano_elastic.operator.other_jobs import OtherJobs
 from volcano_elastic.snapshot.snapshot import (
     Gang,
     Job,
@@ -87,13 +90,17 @@ class SnapshotBuilder:
         serves: False for PyTorchJobs that another operator carries out; their pods and gangs count
             like anybody's.
         signals: what of a node tells elastic jobs to leave it.
+        adapters: other kinds of jobs that are sized, beside `KINDS`.
     """
 
     def __init__(
         self,
         serves: Callable[[Object], bool] = lambda job: True,
         signals: Sequence[NodeSignal] = node_signal.DEFAULTS,
+        adapters: Sequence[Adapter] = (),
     ) -> None:
+        self.others = OtherJobs(adapters)
+        """Jobs of those kinds."""
         self.proportion = False
         """Whether Volcano divides by the proportion plugin; no object says so."""
         self.memory = Memory()
@@ -135,6 +142,8 @@ class SnapshotBuilder:
             ),
             resource.PRIORITYCLASSES.kind: self._priority,
         }
+        for adapter in adapters:
+            self._change[adapter.kind] = partial(self._other, adapter)
 
     def change(self, old: Object | None, new: Object | None) -> bool:
         """Take what an informer's handler is told; return whether the snapshot is another one
@@ -210,6 +219,23 @@ class SnapshotBuilder:
             self._parsed[key] = parsed
         return self._renew(key)
 
+    def _other(self, adapter: Adapter, key: str, obj: Object | None) -> bool:
+        served = obj if obj is not None and self._serves(obj) else None
+        name, pods = self.others.change(adapter, key, served)
+        changed = self._renew_other(name)
+        for pod in pods:
+            changed = self._pods.put(pod.key, self.others.owned(pod)) or changed
+        return changed
+
+    def hold_size(self, key: str, *, held: bool) -> bool:
+        """Plan no other size for this job of another kind, or plan again; return whether that
+        changed anything."""
+        self.others.hold(key, held=held)
+        return self._renew_other(key)
+
+    def _renew_other(self, key: str) -> bool:
+        return self._jobs.put(key, self.others.converted(key, self._value))
+
     def _podgroup(self, key: str, obj: Object | None) -> bool:
         if obj is None:
             self._podgroups.pop(key, None)
@@ -219,9 +245,14 @@ class SnapshotBuilder:
 
     def _pod(self, key: str, obj: Object | None) -> bool:
         view, ended = (None, "") if obj is None else convert.convert_pod(obj)
+        live = None if ended else view
+        labels = {} if obj is None else obj["metadata"].get("labels") or {}
+        asks = self.others.change_pod(key, labels, live)
         before_it = self._pods.get(key)
-        changed = self._pods.put(key, None if ended else view)
+        changed = self._pods.put(key, None if live is None else self.others.owned(live))
         changed = self._keep_placed(before_it, self._pods.get(key)) or changed
+        for other in asks:
+            changed = self._renew_other(other) or changed
         owner = None
         if view is not None and ended == "Succeeded" and not view.terminating:
             # A job's PodGroup bears the job's name: its pods must not count twice.
@@ -273,6 +304,7 @@ class SnapshotBuilder:
             if found == before:
                 return False
         renewed = [self._renew(key) for key in self._parsed.keys() | self._podgroups.keys()]
+        renewed += [self._renew_other(key) for key in self.others.jobs]
         return any(renewed)
 
     def _renew(self, key: str) -> bool:

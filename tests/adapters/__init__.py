@@ -1,0 +1,1 @@
+"""Guards volcano_elastic.adapters: sizes, pods and patches of each kind; a kind is one entry."""
