@@ -19,11 +19,14 @@ from elastic_trainer.protocol.message import (
     Failed,
     FenceStop,
     Goodbye,
+    Goodput,
     Group,
+    Heartbeat,
     Hello,
     Join,
     Linked,
     Member,
+    Moment,
     NewestCommit,
     Progress,
     Round,
@@ -32,6 +35,8 @@ from elastic_trainer.protocol.message import (
     encode_coordinator,
 )
 
+GOODPUT = Goodput("i", 2, (3, 0), "k", (Moment("a", 5),), (Moment("b", 6), Moment("c", 7)))
+
 
 @pytest.mark.parametrize(
     "message",
@@ -39,6 +44,7 @@ from elastic_trainer.protocol.message import (
         Hello("a", 1, "h", 2, Round(3, (Member("b", 1, "c"),), "d", 4, "e"), pids=(5, 6)),
         Hello("a", commits=(NewestCommit("p", 7), NewestCommit("q", 8))),
         Committed(1, 7, place="p"),
+        Hello("a", goodput=GOODPUT, keepers=(Moment("d", 4), Moment("e", 9))),
         Hello("a"),
         Join(7),
         Progress(1, 2, 0.5, 640),
@@ -62,7 +68,7 @@ def test_what_all_tell_a_coordinator_that_was_started_anew_is_decoded_once() -> 
 
 def test_orders_survive_the_wire() -> None:
     told = Round(1, (Member("a", 0, "b"),), commits=(NewestCommit("p", 7),))
-    for message in (FenceStop(1, 2, 3, True), Dismissed("x"), told):
+    for message in (Heartbeat(goodput=GOODPUT), FenceStop(1, 2, 3, True), Dismissed("x"), told):
         assert decode(encode_coordinator(message)) == message
 
 

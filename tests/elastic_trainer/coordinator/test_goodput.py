@@ -7,6 +7,7 @@ from typing import Any
 
 from elastic_trainer.coordinator.bookkeeping import ledger_as_of
 from elastic_trainer.coordinator.goodput import Book, Ledger, Use
+from elastic_trainer.coordinator.inheritance import Arrival
 from elastic_trainer.coordinator.model import Checking, Lost, Phase, Tick
 from elastic_trainer.protocol.message import (
     Fenced,
@@ -203,7 +204,7 @@ def test_a_loss_of_steps_moves_their_time_and_nothing_else(
 ) -> None:
     book, now, reached = Book(Ledger()), 0, [0, 0, 0]
     for index in range(3):
-        book.enter(f"a{index}", 1, 0, 0, None)
+        book.enter(f"a{index}", Arrival(0, 1, Goodput(), 0, 0), None)
     for index, more in told:
         now += 10
         reached[index] += more

@@ -395,6 +395,8 @@ class Agent:
             electorate=self._place.electorate,
             goodput=self._counted.goodput,
             uncounted_milliseconds=self._counted.uncounted_milliseconds,
+            alive_milliseconds=self._counted.alive_milliseconds,
+            keepers=self._counted.keepers,
         )
 
     def _refuse_to_join(self, reason: str) -> None:

@@ -12,6 +12,8 @@ BURST, PER_SECOND = 2000.0, 500.0
 
 CLOSE = None
 """What a session's queue holds after its last message."""
+BEAT = b""
+"""It holds this for a heartbeat that is made when it is sent."""
 
 
 class AgentSession:

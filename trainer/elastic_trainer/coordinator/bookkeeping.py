@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable
 
 from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.goodput import Book, Ledger, Use
+from elastic_trainer.coordinator.inheritance import Arrival
 from elastic_trainer.coordinator.model import Event, Phase, Received, State, Tick
 from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.protocol.message import Heartbeat, Hello, Progress, Transferring
+from elastic_trainer.protocol.pace import silence
 
 SETTLE_MILLISECONDS = 1000
 """So often steps are entered: the time of several is known together then."""
@@ -42,19 +44,21 @@ def booked(before: State, after: State, event: Event, now: float) -> State:
     if not (concerned or gone):
         return after
     book = _settled(before, accounts if changed else {*concerned, *gone})
-    if isinstance(said, Hello):
-        book = Book(book.closed().inherit(said.goodput))
+    arrival = _arrival(said, moment) if isinstance(said, Hello) else None
+    if arrival is not None:
+        book = Book(book.closed().inherit(arrival, _silence(after)))
     closing = _closing(before, after)
     if _number(before) != _number(after):
         book.close(moment, closing)
     for name in gone:
         book.leave(name, moment, closing)
-    if isinstance(said, Hello) and said.agent in after.agents:
-        since = moment - max(0, said.uncounted_milliseconds)
+    if isinstance(said, Hello) and arrival is not None and said.agent in after.agents:
         use = use_of(after, after.agents[said.agent])
         if use is not None:
             use = Use.REGROUPING if said.goodput.id else Use.STARTING
-        book.enter(said.agent, said.processes, since, moment, use)
+        book.enter(said.agent, arrival, use)
+    if not after.ledger.begun and after.phase not in (Phase.FORMING, Phase.ADOPTING):
+        book.begin()
     for name in concerned:
         if name in book:
             book.become(name, use_of(after, after.agents[name]), moment, closing)
@@ -62,6 +66,18 @@ def booked(before: State, after: State, event: Event, now: float) -> State:
     if isinstance(said, Progress) and first is not None and first != _first_step(before):
         book.roll_back(first)
     return replace(after, ledger=book.closed())
+
+
+def _arrival(said: Hello, moment: int) -> Arrival:
+    heard = moment - max(0, said.uncounted_milliseconds)
+    born = min(heard, moment - said.alive_milliseconds)
+    keepers = tuple((one.name, moment - one.ago) for one in said.keepers)
+    return Arrival(moment, said.processes, said.goodput, heard, born, keepers)
+
+
+def _silence(state: State) -> int:
+    """Return for how long (ms) a coordinator counts an agent that it hears no more."""
+    return int(silence(state.settings.lost_after, state.pace.slowest) * 1000)
 
 
 def ledger_as_of(state: State, now: float) -> Ledger:

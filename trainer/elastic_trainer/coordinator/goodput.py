@@ -7,13 +7,15 @@ kept from it, and redone if a later round begins at an earlier step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain, islice
 
+from elastic_trainer.coordinator.inheritance import MOST_TOLD_DEPARTED, Arrival, Inheritance
 from elastic_trainer.coordinator.persistent_map import PersistentMap
 from elastic_trainer.coordinator.replacement import replace
-from elastic_trainer.protocol.message import Goodput
+from elastic_trainer.protocol.message import Goodput, Moment
 
 
 class Use(Enum):
@@ -98,10 +100,21 @@ class Ledger:
 
     id: str = ""
     """Stays the same when the coordinator is started anew, or another takes its place."""
+    keeper: str = ""
+    """The coordinator that keeps it."""
     generation: int = 0
     """Of coordinators that have kept it."""
     inherited: Mapping[Use, int] = field(default_factory=lambda: _NOTHING)
     """By the coordinators before."""
+    inheritance: Inheritance | None = None
+    """Where that is from."""
+    begun: bool = False
+    """A round has run since: what the coordinators before counted later is not taken over."""
+    arrivals: PersistentMap[str, tuple[Arrival, Use | None]] = field(default_factory=PersistentMap)
+    """Agents that came before a round ran, and what they did up to then: how much of their time is
+    inherited follows from the newest word, which others may still bring."""
+    bridged: Mapping[Use | None, int] = field(default_factory=dict)
+    """Their time that is not inherited, up to their coming."""
     spent: Mapping[Use, int] = field(default_factory=lambda: _NOTHING)
     accounts: PersistentMap[str, Account] = field(default_factory=PersistentMap)
     running: Mapping[Use | None, Running] = field(default_factory=dict)
@@ -112,7 +125,7 @@ class Ledger:
     """When the steps of all agents were last entered (ms)."""
     held: int = 0
     """Milliseconds times processes, counted by themselves."""
-    departed: Mapping[str, int] = field(default_factory=dict)
+    departed: dict[str, int] = field(default_factory=dict)
     """Until when agents that went are counted."""
 
     @property
@@ -128,6 +141,8 @@ class Ledger:
         """
         found = {use: self.inherited[use] + self.spent[use] for use in Use}
         found[Use.TRAINING] += self._open
+        for passed, spent in self.bridged.items():
+            found[passed or Use.TRAINING] += spent
         if now is not None:
             for use, running in self.running.items():
                 found[use or Use.TRAINING] += running.milliseconds(now)
@@ -137,21 +152,74 @@ class Ledger:
     def _open(self) -> int:
         return sum(running.open for running in self.running.values())
 
-    def inherit(self, told: Goodput) -> Ledger:
-        """Go on from what an agent was told by the coordinator before, the most of all agents."""
+    @property
+    def beginning(self) -> int:
+        """Return the time up to the coming of the agents, that of the coordinators before with it;
+        `held` is without it."""
+        return sum(self.inherited.values()) + sum(self.bridged.values())
+
+    def inherit(self, arrival: Arrival, silence: int) -> Ledger:
+        """Go on from what an agent was told by the coordinator before, the newest word of all.
+
+        Args:
+            silence: milliseconds for which a coordinator counts an agent that it hears no more.
+        """
+        told, known = arrival.told, self.inheritance
         if not told.id or len(told.milliseconds) != len(Use) or told.generation < 0:
             return self
-        newer = told.generation >= self.generation and told.id != self.id
-        alike = told.generation == self.generation - 1 and told.id == self.id
-        if not newer and not (alike and sum(told.milliseconds) > sum(self.inherited.values())):
+        if self._is_own(told) or (known is not None and self.begun):
             return self
-        inherited = dict(zip(Use, told.milliseconds, strict=True))
-        return replace(self, id=told.id, generation=told.generation + 1, inherited=inherited)
+        found = Inheritance.of(arrival, silence)
+        if known is not None and not found.rank > known.rank:
+            return self
+        if any(found.at > one.at for one, _ in islice(self.arrivals.values(), 1)):
+            return self  # it may have counted, until then, who was here already
+        return replace(
+            self,
+            id=told.id,
+            generation=told.generation + 1,
+            inherited=dict(zip(Use, told.milliseconds, strict=True)),
+            inheritance=found,
+            bridged=_bridged(found, self.arrivals),
+        )
+
+    def since(self, agent: str, arrival: Arrival) -> int:
+        """Return up to when an agent that comes is counted already."""
+        known = self.inheritance
+        if agent in self.departed:
+            return min(arrival.at, self.departed[agent])
+        if known is None or self._is_own(arrival.told):
+            return min(arrival.at, arrival.heard)
+        return known.until(agent, arrival)
 
     def tell(self, now: int | None = None) -> Goodput:
         """Return what agents are to keep for the next coordinator; `now` as for `uses`."""
         uses = self.uses(now)
-        return Goodput(self.id, self.generation, tuple(uses[use] for use in Use))
+        told = tuple(uses[use] for use in Use)
+        away = () if now is None else tuple(islice(self._away(now), MOST_TOLD_DEPARTED))
+        known = self.inheritance
+        earlier = known.earlier(now) if known is not None and now is not None else ()
+        return Goodput(self.id, self.generation, told, self.keeper, away, earlier)
+
+    def _away(self, now: int) -> Iterator[Moment]:
+        """Yield the agents that are known and not there, those first that went last."""
+        absent = self.inheritance.absent if self.inheritance is not None else {}
+        for agent in chain(reversed(self.departed), reversed(absent)):
+            if agent not in self.accounts:
+                until = self.departed[agent] if agent in self.departed else absent[agent]
+                yield Moment(agent, now - until)
+
+    def _is_own(self, told: Goodput) -> bool:
+        return bool(told.keeper) and told.keeper == self.keeper
+
+
+def _bridged(
+    inherited: Inheritance, arrivals: Mapping[str, tuple[Arrival, Use | None]]
+) -> dict[Use | None, int]:
+    found: dict[Use | None, int] = {}
+    for agent, (arrival, use) in arrivals.items():
+        found[use] = found.get(use, 0) + inherited.missing(agent, arrival)
+    return found
 
 
 _NONE = Running()
@@ -168,6 +236,8 @@ class Book:
         self._accounts, self._spent = ledger.accounts, dict(ledger.spent)
         self._running = dict(ledger.running)
         self._held, self._spans, self._departed = ledger.held, ledger.spans, ledger.departed
+        self._arrivals, self._bridged = ledger.arrivals, ledger.bridged
+        self._begun = ledger.begun
 
     def closed(self) -> Ledger:
         """Return the ledger; nothing may be written any more."""
@@ -179,23 +249,49 @@ class Book:
             held=self._held,
             spans=self._spans,
             departed=self._departed,
+            arrivals=self._arrivals,
+            bridged=self._bridged,
+            begun=self._begun,
         )
 
     def __contains__(self, agent: str) -> bool:
         return agent in self._accounts
 
-    def enter(self, agent: str, processes: int, since: int, now: int, use: Use | None) -> None:
+    def enter(self, agent: str, arrival: Arrival, use: Use | None) -> None:
         """An agent is there.
 
         Args:
-            since: when it was last counted, or began; what was counted since is not counted again.
-            use: of the time up to now.
+            use: of its time up to now, as far as that isn't counted yet.
         """
         if agent in self._accounts:
-            self.leave(agent, now, Use.REDONE)
-        since = min(now, max(since, self._departed.get(agent, since)))
-        self._keep(agent, Account(since, max(1, processes), use))
-        self._charge(agent, now)
+            self.leave(agent, arrival.at, Use.REDONE)
+        known, at = self._ledger.inheritance, arrival.at
+        since = replace(self._ledger, departed=self._departed).since(agent, arrival)
+        waits = known is not None and not (self._begun or agent in self._departed)
+        if waits and known is not None and arrival.told.id:
+            self._arrivals = self._arrivals.with_entry(agent, (arrival, use))
+            missing = self._bridged.get(use, 0) + known.missing(agent, arrival)
+            self._bridged = {**self._bridged, use: missing}
+            since = at
+        if agent in self._departed:
+            self._departed = {n: until for n, until in self._departed.items() if n != agent}
+        self._keep(agent, Account(since, max(1, arrival.processes), use))
+        self._charge(agent, at)
+
+    def begin(self) -> None:
+        """A round runs: what the ledger begins with is known."""
+        known, arrivals = self._ledger.inheritance, self._arrivals
+        self._arrivals, self._bridged, self._begun = PersistentMap(), {}, True
+        if known is None:
+            return
+        for agent, (arrival, use) in arrivals.items():
+            missing = known.missing(agent, arrival)
+            account = self._accounts.get(agent)
+            self._held += missing
+            if use is None and account is not None and account.use is None and account.step < 0:
+                self._keep(agent, replace(account, open=account.open + missing))
+            else:
+                self._spent[use or Use.TRAINING] += missing
 
     def leave(self, agent: str, now: int, closing: Use) -> None:
         """The agent is gone; its open time was `closing`."""

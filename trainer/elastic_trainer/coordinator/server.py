@@ -16,7 +16,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from elastic_trainer.coordinator import node_range
-from elastic_trainer.coordinator.agent_session import CLOSE, OUTBOX, PER_SECOND, AgentSession
+from elastic_trainer.coordinator.agent_session import BEAT, CLOSE, OUTBOX, PER_SECOND, AgentSession
 from elastic_trainer.coordinator.goodput import Ledger
 from elastic_trainer.coordinator.lease_server import LeaseService
 from elastic_trainer.coordinator.model import (
@@ -126,7 +126,8 @@ class CoordinatorServer:
         succeeds: Succeeds | None = None,
     ) -> None:
         self.job = job
-        ledger = Ledger(uuid.uuid4().hex[:16])
+        keeper = uuid.uuid4().hex[:16]
+        ledger = Ledger(keeper, keeper)
         self.state = State(settings=settings, started=time.monotonic(), ledger=ledger)
         if succeeds is not None:
             self.state = replace(
@@ -293,10 +294,10 @@ class CoordinatorServer:
         self._deserted.clear()
         reader = asyncio.ensure_future(self._read(session, context))
         try:
-            session.put(self._heartbeat())
+            session.put(BEAT)  # first, that it knows the term; with its own time counted
             self._apply(Received(hello.agent, hello))
             while (envelope := await session.outbox.get()) is not CLOSE:
-                await context.write(envelope)
+                await context.write(envelope or self._heartbeat())
         finally:
             reader.cancel()
             self._end(session)

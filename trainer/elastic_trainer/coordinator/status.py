@@ -78,7 +78,7 @@ def _goodput(state: State, now: float) -> dict[str, Any]:
     return {
         "id": ledger.id,
         "milliseconds": uses,
-        "held": ledger.held + sum(ledger.inherited.values()),
+        "held": ledger.held + ledger.beginning,
         "processes": max((one.processes for one in ledger.accounts.values()), default=0),
     }
 

@@ -49,7 +49,7 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., workers_succeeded: _Optional[_Union[WorkersSucceeded, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., transferring: _Optional[_Union[Transferring, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., inspected: _Optional[_Union[Inspected, _Mapping]] = ..., digested: _Optional[_Union[Digested, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced", "pids", "recovers", "version", "job", "processes", "succeeded", "node", "grace_seconds", "commits", "term", "port", "electorate", "goodput", "uncounted_milliseconds", "last_run")
+    __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced", "pids", "recovers", "version", "job", "processes", "succeeded", "node", "grace_seconds", "commits", "term", "port", "electorate", "goodput", "uncounted_milliseconds", "last_run", "alive_milliseconds", "keepers")
     AGENT_FIELD_NUMBER: _ClassVar[int]
     POD_INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,8 @@ class Hello(_message.Message):
     GOODPUT_FIELD_NUMBER: _ClassVar[int]
     UNCOUNTED_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
     LAST_RUN_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
+    KEEPERS_FIELD_NUMBER: _ClassVar[int]
     agent: str
     pod_index: int
     address: str
@@ -106,7 +108,9 @@ class Hello(_message.Message):
     goodput: Goodput
     uncounted_milliseconds: int
     last_run: int
-    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., last_round: _Optional[int] = ..., round: _Optional[bytes] = ..., step: _Optional[int] = ..., committed_step: _Optional[int] = ..., linked: _Optional[bool] = ..., leaving: _Optional[bool] = ..., finished: _Optional[bool] = ..., fence: _Optional[int] = ..., stop_step: _Optional[int] = ..., fenced: _Optional[bool] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., version: _Optional[int] = ..., job: _Optional[str] = ..., processes: _Optional[int] = ..., succeeded: _Optional[bool] = ..., node: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., port: _Optional[int] = ..., electorate: _Optional[bytes] = ..., goodput: _Optional[_Union[Goodput, _Mapping]] = ..., uncounted_milliseconds: _Optional[int] = ..., last_run: _Optional[int] = ...) -> None: ...
+    alive_milliseconds: int
+    keepers: _containers.RepeatedCompositeFieldContainer[Moment]
+    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., last_round: _Optional[int] = ..., round: _Optional[bytes] = ..., step: _Optional[int] = ..., committed_step: _Optional[int] = ..., linked: _Optional[bool] = ..., leaving: _Optional[bool] = ..., finished: _Optional[bool] = ..., fence: _Optional[int] = ..., stop_step: _Optional[int] = ..., fenced: _Optional[bool] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., version: _Optional[int] = ..., job: _Optional[str] = ..., processes: _Optional[int] = ..., succeeded: _Optional[bool] = ..., node: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., port: _Optional[int] = ..., electorate: _Optional[bytes] = ..., goodput: _Optional[_Union[Goodput, _Mapping]] = ..., uncounted_milliseconds: _Optional[int] = ..., last_run: _Optional[int] = ..., alive_milliseconds: _Optional[int] = ..., keepers: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ...) -> None: ...
 
 class NewestCommit(_message.Message):
     __slots__ = ("place", "step")
@@ -141,14 +145,28 @@ class Heartbeat(_message.Message):
     def __init__(self, term: _Optional[int] = ..., host: _Optional[_Union[Member, _Mapping]] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., goodput: _Optional[_Union[Goodput, _Mapping]] = ..., beat_seconds: _Optional[float] = ...) -> None: ...
 
 class Goodput(_message.Message):
-    __slots__ = ("id", "generation", "milliseconds")
+    __slots__ = ("id", "generation", "milliseconds", "keeper", "departed", "earlier")
     ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MILLISECONDS_FIELD_NUMBER: _ClassVar[int]
+    KEEPER_FIELD_NUMBER: _ClassVar[int]
+    DEPARTED_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     id: str
     generation: int
     milliseconds: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., generation: _Optional[int] = ..., milliseconds: _Optional[_Iterable[int]] = ...) -> None: ...
+    keeper: str
+    departed: _containers.RepeatedCompositeFieldContainer[Moment]
+    earlier: _containers.RepeatedCompositeFieldContainer[Moment]
+    def __init__(self, id: _Optional[str] = ..., generation: _Optional[int] = ..., milliseconds: _Optional[_Iterable[int]] = ..., keeper: _Optional[str] = ..., departed: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ..., earlier: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ...) -> None: ...
+
+class Moment(_message.Message):
+    __slots__ = ("name", "ago")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AGO_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    ago: int
+    def __init__(self, name: _Optional[str] = ..., ago: _Optional[int] = ...) -> None: ...
 
 class Linked(_message.Message):
     __slots__ = ("round", "pids", "recovers", "last_run")

@@ -48,6 +48,15 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """When something was with an agent, or a coordinator."""
+
+    name: str = ""
+    ago: int = 0
+    """Milliseconds."""
+
+
+@dataclass(frozen=True)
 class Goodput:
     """A job's GPU time by its uses, for the next coordinator to go on from."""
 
@@ -55,6 +64,12 @@ class Goodput:
     generation: int = 0
     milliseconds: tuple[int, ...] = ()
     """Times processes, in the order of coordinator/goodput.py's Use."""
+    keeper: str = ""
+    """The coordinator that tells it."""
+    departed: tuple[Moment, ...] = ()
+    """The last agents that were lost and have not come back, and when."""
+    earlier: tuple[Moment, ...] = ()
+    """The newest coordinators before, and until when it has what they counted."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +183,9 @@ class Hello:
     goodput: Goodput = dataclasses.field(default_factory=Goodput)
     uncounted_milliseconds: int = 0
     last_run: int = 0
+    alive_milliseconds: int = 0
+    keepers: tuple[Moment, ...] = ()
+    """Coordinators that told it of the ledger, the newest first, and since when."""
 
 
 @dataclass(frozen=True)
@@ -411,7 +429,7 @@ _ENCODED: dict[tuple[type[object], str], type[object]] = {
 }
 """Those that the wire has as bytes, by which they are known again: a round names all its members,
 and they all tell of it."""
-_LISTS = ("members", "commits", "groups", "reports")
+_LISTS = ("members", "commits", "groups", "reports", "departed", "earlier", "keepers")
 """Fields that hold values of their own."""
 _PLAIN = (
     *("pids", "milliseconds", "compute", "waited", "network", "batches", "batch_samples"),
@@ -426,6 +444,7 @@ _VALUES = {
         NewestCommit,
         Group,
         Goodput,
+        Moment,
         WorkerReport,
         *AgentMessage.__args__,
         *CoordinatorMessage.__args__,
