@@ -79,6 +79,38 @@ def test_a_dedicated_coordinator_has_a_pod_and_a_service() -> None:
     assert seen is not None and seen.job is None and seen.gang is None
 
 
+def peers_of_those_made_for(lost: range, *, nodes: int, pods: int = 20) -> set[int]:
+    """Return the workers that pods are told which are made for lost ones.
+
+    Args:
+        nodes: that the job is on; each has pods of consecutive indexes.
+    """
+    found = world(min=pods, max=pods)
+    for index in range(pods):
+        name = f"a-worker-{index}"
+        found.run(name)
+        found.pods[name]["spec"]["nodeName"] = f"node-{index * nodes // pods}"
+    found.settle()
+    for index in lost:
+        found.lose(f"a-worker-{index}")
+    before = {name: pod["metadata"]["uid"] for name, pod in found.pods.items()}
+    found.settle()
+    made = [n for n, pod in found.pods.items() if pod["metadata"]["uid"] != before[n]]
+    assert len(made) == len(lost)
+    (told,) = {environment(found.pods[name])["VOLCANO_ELASTIC_PEERS"] for name in made}
+    return {int(one.removeprefix("a-worker-")) for one in told.split(",")}
+
+
+def test_a_pod_made_for_a_lost_one_knows_pods_that_live_wherever_the_lost_ones_were() -> None:
+    assert peers_of_those_made_for(range(10), nodes=2) == set(range(10, 18))
+
+
+def test_a_pod_knows_pods_of_all_nodes_first_as_any_may_be_lost_next() -> None:
+    assert peers_of_those_made_for(range(10, 11), nodes=5) == {0, 1, 4, 5, 8, 9, 12, 16}
+    # Where fewer run, those that will: a node's pods are made at once.
+    assert peers_of_those_made_for(range(3, 20), nodes=2) == set(range(8))
+
+
 @pytest.mark.parametrize(
     ("coordinator", "host"), [("dedicated", "coordinator"), (None, "worker-0")]
 )

@@ -356,8 +356,11 @@ def _pods(
     """
     job, observed = view.job, view.observed
     protected_now = sum(r.protected or r.name in change.promote for r in plan.keep)
+    running = {r.index: r.node for r in plan.keep if r.role.elastic and r.running}
     templates = {
-        role: PodTemplate(job, role, settings, avoid, rebalances=observed.rebalances)
+        role: PodTemplate(
+            job, role, settings, avoid, rebalances=observed.rebalances, running=running
+        )
         for role in {n.role for n in plan.create}
     }
     made = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from volcano_elastic.api.pytorchjob import BACKEND, TORCHRUN, PyTorchJob, ReplicaSpec
@@ -34,11 +35,14 @@ _INDEX = "VOLCANO_ELASTIC_POD_INDEX"
 Variable = dict[str, Any]
 
 
-def shared(job: PyTorchJob, *, rebalances: bool = False) -> list[Variable]:
-    """Return the variables that every pod of the job has alike.
+def shared(
+    job: PyTorchJob, *, rebalances: bool = False, running: Mapping[int, str] | None = None
+) -> list[Variable]:
+    """Return the variables that pods of the job which are made at one time have alike.
 
     Args:
         rebalances: as in `stragglers`.
+        running: as in `rendezvous.peers`.
     """
     values = {rendezvous.FIRST: "1", "PET_NPROC_PER_NODE": job.nproc_per_node}
     if job.leader is not None:
@@ -51,6 +55,8 @@ def shared(job: PyTorchJob, *, rebalances: bool = False) -> list[Variable]:
         more = [_pod_address(), *ours] if job.servers is not None else []
         return [*_variables(values), *more]
     values |= _elastic(job)
+    if (peers := rendezvous.peers(job, running or {})) is not None:
+        values["VOLCANO_ELASTIC_PEERS"] = peers
     if job.elastic.rdzv_backend == BACKEND:
         # Counting GPUs, torchrun must not initialise CUDA: its workers are forked.
         values["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
@@ -177,8 +183,6 @@ def _elastic(job: PyTorchJob) -> dict[str, str]:
     assert policy is not None
     low, high = rendezvous.nodes(job)
     values = {"PET_NNODES": f"{low}:{high}"} | rendezvous.of(job).environment()
-    if (peers := rendezvous.peers(job)) is not None:
-        values["VOLCANO_ELASTIC_PEERS"] = peers
     max_restarts = policy.max_restarts
     if max_restarts is None:
         max_restarts = _MAX_RESTARTS.get(policy.rdzv_backend)

@@ -42,7 +42,11 @@ Resources = Mapping[str, Mapping[str, Any]]
 
 class PodTemplate:
     """Makes the pods of one role. They are equal but for who they are, unless one is given
-    resources of its own."""
+    resources of its own.
+
+    Args:
+        running: nodes of pods that run, as in `rendezvous.peers`.
+    """
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class PodTemplate:
         avoid: Sequence[str] = (),
         *,
         rebalances: bool = False,
+        running: Mapping[int, str] | None = None,
     ) -> None:
         self._job, self._role, self._avoid = job, role, avoid
         replica = job.replicas[role.name]
@@ -59,7 +64,7 @@ class PodTemplate:
         self._annotations = dict(meta.get("annotations") or {})
         self._labels = dict(meta.get("labels") or {})
         self._owners = [label.owner_reference(job)]
-        self._environment = environment.shared(job, rebalances=rebalances)
+        self._environment = environment.shared(job, rebalances=rebalances, running=running)
         spec: Object = dict(replica.pod_spec)
         # ExitCode is ours to judge, so the kubelet must not restart anything.
         policy = replica.restart_policy

@@ -96,14 +96,29 @@ class Rendezvous:
         return found
 
 
-def peers(job: PyTorchJob) -> str | None:
+def peers(job: PyTorchJob, running: Mapping[int, str]) -> str | None:
     """Return the names of the pods whose agents tell a newcomer where the coordinator is, once that
-    has another host than the first: those that leave last. None where it has no other."""
+    has another host than the first: those that run, of as many nodes as can be, and leave last;
+    then those that will. None where it has no other.
+
+    Args:
+        running: nodes of the elastic role's pods that run and stay, by index.
+    """
     policy, sized = job.elastic, job.sized
     if policy is None or sized is None or not hosted(job) or policy.coordinator == "dedicated":
         return None
-    indexes = range(min(policy.max, _PEERS))
-    return ",".join(replica_name(job.name, sized.role, index) for index in indexes)
+    known = [*_by_turns(running), *(one for one in range(policy.max) if one not in running)]
+    return ",".join(replica_name(job.name, sized.role, one) for one in sorted(known[:_PEERS]))
+
+
+def _by_turns(running: Mapping[int, str]) -> list[int]:
+    """Return the indexes in an order in which each node has its turn before any has another."""
+    turns: dict[str, int] = {}
+    found = []
+    for index, node in sorted(running.items()):
+        turns[node] = turns.get(node, -1) + 1
+        found.append((turns[node], index))
+    return [index for _, index in sorted(found)]
 
 
 def of(job: PyTorchJob) -> Rendezvous:
