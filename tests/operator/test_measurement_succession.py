@@ -14,8 +14,9 @@ from aiohttp import web
 from tests.operator.test_measurement import job, measuring, worker_zero
 from volcano_elastic.api.pytorchjob import PyTorchJob, parse
 from volcano_elastic.operator.coordinator_client import standing, succession
+from volcano_elastic.operator.ended_pods import EndedPods
 from volcano_elastic.operator.lost_pods import LostPods
-from volcano_elastic.pytorchjob.label import JOB_NAME
+from volcano_elastic.pytorchjob.label import JOB_NAME, REPLICA_INDEX
 
 Object = dict[str, Any]
 
@@ -29,7 +30,7 @@ def pod(index: int) -> Object:
     found["metadata"] |= {
         "name": f"a-worker-{index}",
         "uid": f"later-{index}",
-        "labels": {JOB_NAME: "a"},
+        "labels": {JOB_NAME: "a", REPLICA_INDEX: str(index)},
     }
     return found
 
@@ -101,11 +102,12 @@ async def test_the_new_host_is_asked_and_told_which_pods_have_ended() -> None:
         anew["metadata"] |= {"uid": "anew", "resourceVersion": "99"}
         anew["status"] = {}
         cluster.pods.put(anew)  # its making is known before the other's end
-        assert await asyncio.wait_for(gone.get(), 60) == {"addresses": ["127.0.0.1"]}
+        told = {"addresses": ["127.0.0.1"], "pods": [{"address": "127.0.0.1", "index": 0}]}
+        assert await asyncio.wait_for(gone.get(), 60) == told
 
 
 async def test_one_that_agents_call_by_a_name_is_told_which_pods_have_ended() -> None:
-    gone: asyncio.Queue[str] = asyncio.Queue()
+    gone: asyncio.Queue[Object] = asyncio.Queue()
 
     async def status(request: web.Request) -> web.Response:
         told = {"job": "team/a", "pids": {"1": [7]}, "missing": [0], "range": {"min": 1, "max": 4}}
@@ -115,7 +117,7 @@ async def test_one_that_agents_call_by_a_name_is_told_which_pods_have_ended() ->
         return web.json_response({"job": "team/a", "term": 0, "address": "a-worker-0:23456"})
 
     async def note(request: web.Request) -> web.Response:
-        gone.put_nowait(str(await request.json()))
+        gone.put_nowait(await request.json())
         return web.json_response({})
 
     coordinator, agent = web.Application(), web.Application()
@@ -135,7 +137,27 @@ async def test_one_that_agents_call_by_a_name_is_told_which_pods_have_ended() ->
             cluster.pods.put(worker)
             if uid == "before":
                 cluster.pods.drop(worker)
-        assert await asyncio.wait_for(gone.get(), 60) == "{'addresses': ['127.0.0.9']}"
+        told = {"addresses": ["127.0.0.9"], "pods": [{"address": "127.0.0.9", "index": 0}]}
+        assert await asyncio.wait_for(gone.get(), 60) == told
+
+
+def test_a_pod_that_ends_counts_no_other_of_its_node_out() -> None:
+    """On hostNetwork: both have the node's address."""
+    ended, here, other = EndedPods(), [], []
+    for index in range(3):
+        found = pod(index)
+        found["status"]["podIP"] = "10.0.0.1" if index < 2 else "10.0.0.2"
+        (here if index < 2 else other).append(found)
+    assert not ended.told("team/a", [*here, *other])
+    ended.end("team/a", here[0])
+    first, second = ({"address": "10.0.0.1", "index": index} for index in range(2))
+    # A trainer that knows addresses alone is told of none that another has.
+    assert ended.told("team/a", [here[1], *other]) == {"addresses": [], "pods": [first]}
+    ended.end("team/a", here[1])
+    both = {"addresses": ["10.0.0.1"], "pods": [first, second]}
+    assert ended.told("team/a", other) == both
+    ended.begin("team/a", here[0])
+    assert ended.told("team/a", [here[0]]) == {"addresses": [], "pods": [second]}
 
 
 async def test_a_new_host_that_gives_no_answer_is_the_one_that_is_silent(

@@ -213,14 +213,11 @@ async def tell_gone(
     urls: Sequence[str],
     job: PyTorchJob,
     token: str,
-    addresses: Sequence[str],
+    ended: Mapping[str, object],
 ) -> None:
-    """Tells a coordinator, or agents, that the pods which had these addresses have ended."""
+    """Tells a coordinator, or agents, which pods have ended, as `EndedPods.told` has it."""
     await asyncio.gather(
-        *(
-            _request(session, "PUT", f"{url}/gone", job, token, {"addresses": list(addresses)})
-            for url in urls
-        )
+        *(_request(session, "PUT", f"{url}/gone", job, token, ended) for url in urls)
     )
 
 

@@ -33,6 +33,7 @@ from volcano_elastic.operator import (
 from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
 from volcano_elastic.operator.coordinator_client import Report
 from volcano_elastic.operator.divergence_report import DivergedRank
+from volcano_elastic.operator.ended_pods import EndedPods
 from volcano_elastic.operator.executor import COMPONENT
 from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.failure_report import Exclusion, Failure
@@ -52,8 +53,6 @@ _AT_MOST_PER_SECOND = 100.0
 _AT_ONCE = 16
 _ASKED = 5
 """Agents of a job that are asked who hosts the coordinator."""
-_GONE = 16
-"""The newest of a job's pods that ended, of which its agents are told."""
 _TIMEOUT = aiohttp.ClientTimeout(total=2.0, connect=1.0)
 _WRITE_HOURS_EVERY = timedelta(minutes=5)
 _NOISE = 0.05
@@ -140,8 +139,7 @@ class Measurement:
         """Keys of jobs; None while somebody else leads: `run` begins with all jobs anyway."""
         self._hosts: dict[str, str] = {}
         """By uid, where the job's coordinator was found last."""
-        self._ended: dict[str, dict[str, None]] = {}
-        """By key, addresses of pods that are no longer there, the newest last."""
+        self._ended = EndedPods()
         cluster.jobs.on_change(self._note_edit)
         cluster.pods.on_change(self._note_pod)
 
@@ -176,7 +174,7 @@ class Measurement:
 
     def _note_edit(self, old: Object | None, new: Object | None) -> None:
         if new is None and old is not None:
-            self._ended.pop(key_of(old), None)
+            self._ended.forget(key_of(old))
             self._hosts.pop(old["metadata"]["uid"], None)
         if old is None or new is None:
             return
@@ -325,7 +323,11 @@ class Measurement:
                     url, report = elsewhere, other
         report = replace(report, host=(urlsplit(url).hostname or "") if url is not None else "")
         self._remember_host(job.uid, url if report.heard is not None else None)
-        await self._tell_gone(session, job, token, url, report, others)
+        ended = self._ended.told(job.key, self._cluster.pods_of(obj))
+        if ended is not None and (report.missing or report.heard is None):
+            # The coordinator, where it waits; where there is none, those who could take it over.
+            asked = [*others, *([url] if url is not None and report.missing else [])]
+            await coordinator_client.tell_gone(session, asked, job, token, ended)
         if url is None:
             return report
         # It may have been edited since this round of questions began.
@@ -349,24 +351,8 @@ class Measurement:
         else:
             self._hosts[uid] = url
 
-    async def _tell_gone(
-        self,
-        session: aiohttp.ClientSession,
-        job: PyTorchJob,
-        token: str,
-        url: str | None,
-        report: Report,
-        others: Sequence[str],
-    ) -> None:
-        """Tells the coordinator, where it waits, which pods will never be back; and where there is
-        none, those who could take it over."""
-        addresses = list(self._ended.get(job.key, ()))[-_GONE:]
-        if addresses and (report.missing or report.heard is None):
-            asked = [*others, *([url] if url is not None and report.missing else [])]
-            await coordinator_client.tell_gone(session, asked, job, token, addresses)
-
     def _note_pod(self, old: Object | None, new: Object | None) -> None:
-        """Keeps the addresses of a job's pods that have ended, or were given up."""
+        """Keeps which of a job's pods have ended, or were given up."""
         anew = (
             old is not None and new is not None and old["metadata"]["uid"] != new["metadata"]["uid"]
         )
@@ -374,15 +360,12 @@ class Measurement:
             self._note_pod(old, None)
         pod = new or old
         key = job_key(pod) if pod is not None else ""
-        address = ((pod or {}).get("status") or {}).get("podIP")
-        if not key or not address:
+        if pod is None or not key:
             return
-        if new is None:
-            if self._builder.parsed_job(key) is not None:
-                self._ended.setdefault(key, {})[address] = None
-                self._ask_now(key)
-        elif key in self._ended:
-            self._ended[key].pop(address, None)
+        if new is not None:
+            self._ended.begin(key, new)
+        elif self._builder.parsed_job(key) is not None and self._ended.end(key, pod):
+            self._ask_now(key)
 
     async def _tell(self, job: PyTorchJob, obj: Object, failures: Sequence[Failure]) -> None:
         """Emits one Warning a round, about the pod whose worker failed first."""

@@ -7,14 +7,15 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from elastic_trainer.agent.host_search import HostSearch
 from elastic_trainer.agent.succession_service import Requests, SuccessionService
 from elastic_trainer.protocol.message import Member
 from elastic_trainer.succession.ballot import Ballot, Vote
-from elastic_trainer.succession.service import GoneError, announce, ask_vote, look
-from elastic_trainer.succession.standing import Found, Standing
+from elastic_trainer.succession.service import GONE_PATH, GoneError, announce, ask, ask_vote, look
+from elastic_trainer.succession.standing import EndedPods, Found, Standing
 
 from tests.elastic_trainer.agent.identity import alone
 from tests.elastic_trainer.torchrun_job import free_endpoint
@@ -29,7 +30,7 @@ class Agent:
     def __init__(self, told: Standing = TOLD) -> None:
         self.told = told
         self.heard: list[Standing] = []
-        self.gone: list[frozenset[str]] = []
+        self.gone: list[EndedPods] = []
         requests = Requests(
             lambda: self.told,
             lambda ballot: Vote(True, ballot.term),
@@ -57,6 +58,33 @@ async def test_an_agent_votes_tells_and_is_told() -> None:
         assert await look(agent.member(), "", 5.0) == Found(TOLD)
         await announce("127.0.0.1", agent.service.port, TOLD, "", 5.0)
         assert agent.heard == [TOLD]
+
+
+@pytest.mark.parametrize(
+    ("body", "gone"),
+    [
+        ({"addresses": ["h"]}, [True, True, False]),  # from an owner that knows no more
+        ({"addresses": [], "pods": [{"address": "h", "index": 1}]}, [False, True, False]),
+        ({"addresses": ["h"], "pods": []}, [False, False, False]),
+    ],
+)
+async def test_a_pod_that_ends_takes_no_other_of_its_node_with_it(
+    body: dict[str, Any], gone: list[bool]
+) -> None:
+    """Pods on hostNetwork have one address."""
+    members = [Member("a", 0, "h", 1), Member("b", 1, "h", 2), Member("c", 1, "i", 1)]
+    async with serving(Agent()) as agent:
+        await ask("127.0.0.1", agent.service.port, "PUT", GONE_PATH, body, "", 5.0)
+        (told,) = agent.gone
+    assert [told.have(member) for member in members] == gone
+
+
+@pytest.mark.parametrize("body", [{}, {"addresses": [1]}, {"addresses": [], "pods": [{}]}])
+async def test_what_says_nothing_of_pods_is_refused(body: dict[str, Any]) -> None:
+    async with serving(Agent()) as agent:
+        with pytest.raises(ValueError, match="400"):
+            await ask("127.0.0.1", agent.service.port, "PUT", GONE_PATH, body, "", 5.0)
+        assert agent.gone == []
 
 
 async def test_whoever_was_replaced_at_its_address_or_ended_is_proven_gone() -> None:

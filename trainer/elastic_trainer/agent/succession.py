@@ -35,7 +35,7 @@ from elastic_trainer.succession.follower import RETRY_SECONDS, Follower
 from elastic_trainer.succession.pace import LONGEST_SECONDS, next_wait
 from elastic_trainer.succession.peers import PORT_OFFSET, Place
 from elastic_trainer.succession.service import GoneError, announce, ask_vote, look
-from elastic_trainer.succession.standing import Standing, read_address
+from elastic_trainer.succession.standing import EndedPods, Standing, read_address
 
 log = logging.getLogger(__name__)
 
@@ -182,8 +182,8 @@ class Succession:
         self._adopt(after)
         return answer
 
-    def _hear_of_gone(self, addresses: frozenset[str]) -> None:
-        self._follower = self._follower.hears_of_gone(addresses)
+    def _hear_of_gone(self, ended: EndedPods) -> None:
+        self._follower = self._follower.hears_of_gone(ended)
         self._wake.set()
 
     def _hear_of(self, other: Standing) -> None:

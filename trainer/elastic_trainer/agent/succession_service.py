@@ -20,7 +20,7 @@ from elastic_trainer.succession.service import (
     read_gone,
     read_standing,
 )
-from elastic_trainer.succession.standing import Standing
+from elastic_trainer.succession.standing import EndedPods, Standing
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +32,7 @@ class Requests:
     standing: Callable[[], Standing]
     vote: Callable[[Ballot], Vote]
     hear_of: Callable[[Standing], None]
-    hear_of_gone: Callable[[frozenset[str]], None]
-    """Takes the addresses of pods that have ended."""
+    hear_of_gone: Callable[[EndedPods], None]
 
 
 class SuccessionService:

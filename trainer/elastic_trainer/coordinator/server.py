@@ -225,15 +225,14 @@ class CoordinatorServer:
         return json_answer("200 OK", now)
 
     def _strike_off(self, body: bytes) -> Answer:
-        """The job's owner knows that the pods at some addresses have ended, or will never be heard
-        of again."""
+        """The job's owner knows that some pods have ended, or will never be heard of again."""
         try:
-            addresses = read_gone(body)
+            ended = read_gone(body)
         except ValueError as error:
             return json_answer("400 Bad Request", {"error": str(error)})
         known = self.state.electorate
         members = voters(known).values() if known is not None else ()
-        found = {m.agent for m in members if m.address in addresses} - set(self.state.agents)
+        found = {member.agent for member in members if ended.have(member)} - set(self.state.agents)
         if found - self.state.gone:
             self._apply(Gone(frozenset(found)))
         return json_answer("200 OK", {"gone": len(found)})

@@ -18,7 +18,7 @@ from elastic_trainer.protocol.pace import silence
 from elastic_trainer.succession.ballot import Ballot, Vote, Voter, swear, take, vote
 from elastic_trainer.succession.candidacy import TURN_SECONDS, Count, turn
 from elastic_trainer.succession.electorate import TERMS_OF_A_HOST, missing, next_election, voters
-from elastic_trainer.succession.standing import Found, Standing
+from elastic_trainer.succession.standing import EndedPods, Found, Standing
 
 PROBE_SHARE = 0.7
 """Of the limit of silence: then the host's agent is asked whether it is still there."""
@@ -128,10 +128,10 @@ class Follower:
             return self
         return replace(self, voter=swear(self.voter, other.term))._led_to(other.address, None, now)
 
-    def hears_of_gone(self, addresses: frozenset[str]) -> Follower:
-        """Return it after the job's owner said that pods at some addresses have ended."""
+    def hears_of_gone(self, ended: EndedPods) -> Follower:
+        """Return it after the job's owner said which pods have ended."""
         known = [*_voters(self.voter.electorate).values(), *((self.host,) if self.host else ())]
-        gone = {member.agent for member in known if member.address in addresses}
+        gone = {member.agent for member in known if ended.have(member)}
         return replace(self, gone=self.gone | gone - {self.agent})
 
     def votes(self, ballot: Ballot, leaves: bool, now: float) -> tuple[Follower, Vote]:

@@ -10,7 +10,7 @@ from typing import Any
 from elastic_trainer.protocol.auth import HEADER
 from elastic_trainer.protocol.message import Member
 from elastic_trainer.succession.ballot import Ballot, Vote
-from elastic_trainer.succession.standing import Found, Standing
+from elastic_trainer.succession.standing import EndedPods, Found, Standing
 
 HOST_PATH = "/host"
 VOTE_PATH = "/vote"
@@ -137,12 +137,22 @@ def read_ballot(body: bytes) -> tuple[str, Ballot]:
         raise ValueError(f"expected a ballot, found {told}") from error
 
 
-def read_gone(body: bytes) -> frozenset[str]:
-    """Return the addresses of pods that have ended for good. Raises ValueError."""
-    addresses = _object(body).get("addresses")
-    if not isinstance(addresses, list) or not all(isinstance(one, str) for one in addresses):
-        raise ValueError(f'expected {{"addresses": [ADDRESS, ...]}}, found {body[:200]!r}')
-    return frozenset(addresses)
+def read_gone(body: bytes) -> EndedPods:
+    """Return which pods have ended for good. Raises ValueError."""
+    told = _object(body)
+    addresses, pods = told.get("addresses"), told.get("pods")
+    try:
+        if not isinstance(addresses, list) or not all(isinstance(one, str) for one in addresses):
+            raise TypeError
+        if pods is None:
+            return EndedPods(frozenset(addresses))
+        each = frozenset((str(one["address"]), int(one["index"])) for one in pods)
+        return EndedPods(frozenset(addresses), each)
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            'expected {"addresses": [ADDRESS, ...], "pods": [{"address": ADDRESS, "index": '
+            f"INDEX}}, ...]}}, found {body[:200]!r}"
+        ) from None
 
 
 def _object(body: bytes) -> dict[str, Any]:

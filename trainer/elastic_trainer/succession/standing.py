@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from elastic_trainer.protocol.message import Member
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -35,6 +37,22 @@ class Found:
     @property
     def term(self) -> int:
         return self.standing.term if self.standing is not None else 0
+
+
+@dataclass(frozen=True)
+class EndedPods:
+    """Pods that have ended for good, as the job's owner says."""
+
+    addresses: frozenset[str] = frozenset()
+    """Where no other pod of the job is."""
+    pods: frozenset[tuple[str, int]] | None = None
+    """Address and index of each; None from an owner that tells addresses alone."""
+
+    def have(self, member: Member) -> bool:
+        """Tell whether a member's pod is one of them. On hostNetwork pods share an address."""
+        if self.pods is not None:
+            return (member.address, member.pod_index) in self.pods
+        return member.address in self.addresses
 
 
 def read_address(text: str) -> tuple[str, int]:
