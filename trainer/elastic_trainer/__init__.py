@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from elastic_trainer.link.order import Order
     from elastic_trainer.link.worker_link import LinkError, WorkerLink
     from elastic_trainer.loop.loop import ElasticLoop
-    from elastic_trainer.parameter_server.client import ServedTables, ServerError
+    from elastic_trainer.parameter_server.client import ServedTables
+    from elastic_trainer.parameter_server.server_error import ServerError
     from elastic_trainer.ranks.process_group import ProcessGroup
     from elastic_trainer.store.errors import StorageError
 
@@ -101,7 +102,7 @@ _MODULES = {
     "ScaledLearningRate": "data.learning_rate",
     "SeededDataset": "data.seeded",
     "ServedTables": "parameter_server.client",
-    "ServerError": "parameter_server.client",
+    "ServerError": "parameter_server.server_error",
     "ShardClient": "data.shard_client",
     "ShardError": "data.unit_reader",
     "SplitTables": "embeddings.split_tables",

@@ -15,6 +15,10 @@ from elastic_trainer import ElasticDataset, ElasticLoop
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.row_optimizer import Adagrad, Adam
 from elastic_trainer.embeddings.split_tables import SplitTables
+from elastic_trainer.parameter_server import client
+from elastic_trainer.parameter_server.client import ServedTables
+from elastic_trainer.parameter_server.files import read_files
+from elastic_trainer.parameter_server.served_state import ServedState
 from elastic_trainer.store.storage import Storage
 from torch.utils.data import TensorDataset
 
@@ -61,6 +65,9 @@ def train(folder: Path, pace: float = 0.0, last_step: int | None = None, every: 
     torch.manual_seed(0)
     net = Clicks()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    served = None
+    if servers := os.environ.get("SERVERS"):
+        served = ServedTables([net.items, net.users], servers, patience=60)
     loop = ElasticLoop(
         folder / "commits", model=net, optimizer=optimizer, data=clicks(), every=every
     )
@@ -77,6 +84,11 @@ def train(folder: Path, pace: float = 0.0, last_step: int | None = None, every: 
         time.sleep(pace)
         if loop.stepped and (loop.steps == last_step or (enough and last_step is None)):
             loop.stop()
+    if served is not None and loop.rank == 0:
+        saved = served.save(folder / "end-tables")
+        files = [(f"{saved['place']}/{name}", *one) for name, one in saved["files"].items()]
+        for one in (net.items, net.users):
+            one.table = read_files(files).tables[one.name]
     parts = {
         one.name: [part.tolist() for part in one.table.entries().tensors()]
         for one in (net.items, net.users)
@@ -95,6 +107,21 @@ def die_at(point: str, folder: Path) -> None:
         except FileExistsError:
             return
         os.kill(os.getpid(), signal.SIGKILL)
+
+    class Served(ServedState):
+        def apply(self) -> None:
+            if point == "apply" and self._identity[1] >= 10 and self._group.rank == 1:
+                die()
+            super().apply()
+            if point == "applied" and self._identity[1] >= 10 and self._group.rank == 1:
+                die()
+
+        def save(self, storage: Storage, identity: tuple[int, int]) -> None:
+            if point == "save" and identity[1] >= 10 and self._group.rank == 1:
+                die()
+            super().save(storage, identity)
+
+    client.ServedState = Served  # type: ignore[misc]
 
     class Dying(SplitTables):
         def push(self, identity: tuple[int, int]) -> None:

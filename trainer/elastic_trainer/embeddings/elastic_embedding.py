@@ -12,6 +12,7 @@ from elastic_trainer.embeddings.owner_map import OwnerMap
 from elastic_trainer.embeddings.row_optimizer import RowOptimizer
 from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.embeddings.table import Table, TableSettings
+from elastic_trainer.loop.split_state import SplitState
 from elastic_trainer.ranks.process_group import ProcessGroup
 
 
@@ -43,7 +44,7 @@ class ElasticEmbedding(torch.nn.Module):
         ValueError, TypeError: one of them can't be.
     """
 
-    make_split_state: Callable[[Sequence[torch.nn.Module]], SplitTables] = staticmethod(SplitTables)
+    make_split_state: Callable[[Sequence[torch.nn.Module]], SplitState] = staticmethod(SplitTables)
     """What ElasticLoop calls with all of a model's."""
 
     def __init__(

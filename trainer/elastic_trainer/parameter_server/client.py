@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.owner_map import NOBODY
 from elastic_trainer.embeddings.table import TableSettings
+from elastic_trainer.parameter_server.served_state import ServedState
+from elastic_trainer.parameter_server.server_error import ServerError
 from elastic_trainer.parameter_server.wire import (
     OPTIONS,
     SERVERS_VARIABLE,
@@ -45,10 +47,6 @@ _REFUSED = (
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNIMPLEMENTED,
 )
-
-
-class ServerError(Exception):
-    """The parameter servers refused, have lost rows, or can't be reached."""
 
 
 class _NotYetError(Exception):
@@ -120,10 +118,12 @@ class ServedTables:
         self._stubs: dict[str, Any] = {}
         self._owners = messages.Owners()
         self._owner_of: NDArray[np.int64] = np.full(BUCKETS, NOBODY, dtype=np.int64)
+        self._exact = False
         self._why = "nobody was asked yet"
         """Why something couldn't be done at once."""
         for one in self._embeddings:
             one.rows = _ServedRows(self, one.table.settings)
+            one.make_split_state = self._split_state
 
     def step(self) -> None:
         """Send the gradients of all forward passes since the last one."""
@@ -131,7 +131,13 @@ class ServedTables:
         for one in self._embeddings:
             one.end_batch(counts=True)
             updates.append(one.push())
-        sequence = self.clock + 1
+        self.push(updates, self.clock + 1)
+
+    def push(self, updates: Sequence[Update], sequence: int) -> None:
+        """Have the servers apply these updates, one for each table, as the step of this number.
+
+        A bucket takes each of this worker's numbers once, and no smaller one after it.
+        """
         left = [np.arange(len(one.ids)) for one in updates]
         told = False
 
@@ -195,8 +201,12 @@ class ServedTables:
             place: a new directory that all servers and this worker see. It may go once no
                 commit names it.
         """
+        os.makedirs(place)
+        return self.write(place)
+
+    def write(self, place: str | os.PathLike[str]) -> dict[str, Any]:
+        """As `save`, to a directory that is there."""
         where = os.path.abspath(place)
-        os.makedirs(where)
         files: dict[str, list[Any]] = {}
 
         def attempt() -> None:
@@ -241,11 +251,42 @@ class ServedTables:
             if self._ask("Load", [(self._first, request)])[0] is None:
                 raise _NotYetError(self._why)
 
+        self.begin_anew()
+        self._policy.call(attempt, transient=lambda error: isinstance(error, _NotYetError))
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Be another worker, of whatever tables the servers have now: once a worker has loaded."""
         for one in self._embeddings:
             one.forget_batches()
         self._owners = messages.Owners()
-        self._policy.call(attempt, transient=lambda error: isinstance(error, _NotYetError))
-        self.worker, self.clock = _new_name(), 0
+        self.worker, self.clock, self._exact = _new_name(), 0, False
+
+    def act_as(self, worker: str, clock: int) -> None:
+        """Be this worker, which has pushed so many steps. Several processes may be the same one,
+        where they push the same. From now on a lost server's rows may not go on from a copy."""
+        self.worker, self.clock, self._exact = worker, clock, True
+
+    def stand_at(self, clock: int) -> bool:
+        """Return whether the servers have the rows of this step: whether none were lost, and no
+        process has pushed any part of a later one."""
+        tables = [write_settings(one.table.settings) for one in self._embeddings]
+        request = messages.OpenRequest(worker=self.worker, tables=tables)
+        newest = 0
+
+        def attempt() -> None:
+            nonlocal newest
+            for reply in self._ask("Open", [(one, request) for one in self._owners.addresses]):
+                if reply is None:
+                    raise _NotYetError(self._why)
+                newest = max(newest, reply.clock)
+
+        try:
+            self._until_done(self._find_owners)
+            self._until_done(attempt)
+        except ServerError:
+            return False
+        return newest <= clock
 
     def clear(self) -> None:
         """Have the servers begin with empty tables, whatever they hold, or have lost.
@@ -276,6 +317,15 @@ class ServedTables:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _split_state(self, modules: Sequence[torch.nn.Module]) -> ServedState:
+        """Return what keeps them in step with an ElasticLoop, which asks for it."""
+        if set(modules) != set(self._embeddings):
+            raise ValueError(
+                "ServedTables has tables that ElasticLoop's model hasn't: expected all of them in "
+                "it, or none, whose gradients `step` then sends"
+            )
+        return ServedState(self, self._embeddings)
 
     # ---- requests
 
@@ -339,7 +389,7 @@ class ServedTables:
                 self._refused(address, error)
                 found.append(None)
                 continue
-            if method == "Save":
+            if method in ("Save", "Open"):
                 found.append(reply)
                 continue
             if reply.verdict != messages.DONE:
@@ -374,6 +424,11 @@ class ServedTables:
             raise ServerError(
                 f"the parameter servers of {self._first} began anew, without the rows that this "
                 "worker has trained: start the workers anew, too"
+            )
+        if self._exact and self._owners.epoch and found.adopted != self._owners.adopted:
+            raise ServerError(
+                f"{self._first}: rows of a server that was lost go on from a copy, so that they "
+                "are some steps behind: they have to go back to a commit with all others"
             )
         if found.lost:
             raise ServerError(f"{self._first}: {found.lost}")

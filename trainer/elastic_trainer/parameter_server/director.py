@@ -127,6 +127,7 @@ class Director:
             gone=sorted(self._over(now)),
             lost=self._lost,
             superseded=self._noted.superseded,
+            adopted=len(self._noted.ended),
             keeper="" if kept_by is None else kept_by.address,
             keeper_life="" if kept_by is None else kept_by.life,
             released=server is not None and is_released(server),

@@ -91,7 +91,7 @@ class FindOwnersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Owners(_message.Message):
-    __slots__ = ("epoch", "version", "addresses", "owners", "gone", "lost", "released", "superseded", "keeper", "keeper_life")
+    __slots__ = ("epoch", "version", "addresses", "owners", "gone", "lost", "released", "superseded", "keeper", "keeper_life", "adopted")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +102,7 @@ class Owners(_message.Message):
     SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
     KEEPER_FIELD_NUMBER: _ClassVar[int]
     KEEPER_LIFE_FIELD_NUMBER: _ClassVar[int]
+    ADOPTED_FIELD_NUMBER: _ClassVar[int]
     epoch: str
     version: int
     addresses: _containers.RepeatedScalarFieldContainer[str]
@@ -112,7 +113,8 @@ class Owners(_message.Message):
     superseded: _containers.RepeatedScalarFieldContainer[str]
     keeper: str
     keeper_life: str
-    def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., owners: _Optional[bytes] = ..., gone: _Optional[_Iterable[str]] = ..., lost: _Optional[str] = ..., released: _Optional[bool] = ..., superseded: _Optional[_Iterable[str]] = ..., keeper: _Optional[str] = ..., keeper_life: _Optional[str] = ...) -> None: ...
+    adopted: int
+    def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., owners: _Optional[bytes] = ..., gone: _Optional[_Iterable[str]] = ..., lost: _Optional[str] = ..., released: _Optional[bool] = ..., superseded: _Optional[_Iterable[str]] = ..., keeper: _Optional[str] = ..., keeper_life: _Optional[str] = ..., adopted: _Optional[int] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
     __slots__ = ("place",)

@@ -1,0 +1,167 @@
+"""ServedState: tables on servers, in step with an ElasticLoop's training.
+
+Ranks tell one another a step's gradients before anybody applies it. Then each pushes all of them
+under the step's number, which a bucket takes once, whoever sends it first: so a rank goes on only
+when the servers have the whole step, and one that is lost leaves none of it undone. A step that
+breaks before has reached no server.
+
+Rows that are lost with a server, and those that a copy has as they were some steps ago, are none of
+this step: then all go back to the newest commit, whose rows the servers wrote at its step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from elastic_trainer.checkpoint.recovery import NOTHING, Identity
+from elastic_trainer.embeddings.exchange import Update, summed
+from elastic_trainer.parameter_server.server_error import ServerError
+from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.store.attachment import Attachments
+from elastic_trainer.store.errors import StorageError, UnavailableError
+from elastic_trainer.store.storage import Storage
+
+if TYPE_CHECKING:
+    from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
+    from elastic_trainer.parameter_server.client import ServedTables
+
+KIND = "served"
+
+
+class ServedState:
+    """A SplitState of which servers have all parts.
+
+    Args:
+        tables: those of all modules.
+        embeddings: the modules.
+    """
+
+    name = "elastic_trainer.parameter_server"
+
+    def __init__(self, tables: ServedTables, embeddings: Sequence[ElasticEmbedding]) -> None:
+        self._tables, self._embeddings = tables, embeddings
+        self._group = ProcessGroup()
+        self._identity = NOTHING
+        self._pending: tuple[Identity, list[Update]] | None = None
+        """A step of which this rank knows all, and that it has not applied."""
+        self._newest, self._whole = NOTHING, False
+        self._files: dict[str, Any] = {}
+
+    # ---- a step
+
+    def begin_batch(self) -> None:
+        for one in self._embeddings:
+            one.begin_batch()
+
+    def end_batch(self, *, counts: bool) -> None:
+        for one in self._embeddings:
+            one.end_batch(counts)
+
+    def push(self, identity: Identity) -> None:
+        own = [one.push() for one in self._embeddings]
+        said = self._group.gather([(one.ids, one.seen, one.gradients.numpy()) for one in own])
+        updates = []
+        for number, one in enumerate(self._embeddings):
+            ids, seen, gradients = zip(*(parts[number] for parts in said), strict=True)
+            settings = one.table.settings
+            updates.append(
+                summed(
+                    ids,
+                    seen,
+                    [torch.from_numpy(part) for part in gradients],
+                    settings.width,
+                    settings.dtype,
+                    1 / self._group.world,
+                )
+            )
+        self._pending = identity, updates
+        self._group.barrier()
+
+    def apply(self) -> None:
+        assert self._pending is not None
+        identity, updates = self._pending
+        self._tables.push(updates, identity[1])
+        self._identity, self._pending = identity, None
+
+    def undo(self) -> None:
+        for one in self._embeddings:
+            one.forget_batches()
+
+    # ---- a round
+
+    def meet(self, group: ProcessGroup, live: Identity) -> bool:
+        self._group = group
+        self._newest = max(group.gather(live))
+        # Who was lost may have applied a step that nobody here has.
+        stands = live == NOTHING or live != self._newest or self._tables.stand_at(live[1])
+        self._whole = self._newest != NOTHING and all(group.gather(stands))
+        return self._whole
+
+    def level(self, identity: Identity, version: int, storage: Storage) -> None:
+        if identity == self._newest and self._whole:
+            if self._pending is not None and self._pending[0] == identity:
+                self.apply()
+        else:
+            self._go_back(storage if identity != NOTHING else None)
+        self._tables.act_as(self.name, identity[1])
+        self._identity, self._pending = identity, None
+        self._group.barrier()
+
+    def hand_over(self, leaves: bool) -> None:
+        """Nothing: the servers have all."""
+
+    # ---- commits
+
+    def save(self, storage: Storage, identity: Identity) -> None:
+        files: dict[str, Any] = {}
+        problem = None
+        if self._group.rank == 0:
+            attachments, place = Attachments(storage, KIND), None
+            try:
+                place = attachments.begin(identity)
+                saved = self._tables.write(os.path.join(_folder(storage), place))
+                files = {**saved, "place": attachments.publish(place, identity)}
+            except (StorageError, ServerError) as error:
+                problem = str(error)
+                if place is not None:
+                    storage.abandon(place)
+        files, problem = self._group.from_rank(0, (files, problem))
+        if problem is not None:
+            raise UnavailableError(problem)
+        self._files = files
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._files)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._files = dict(state_dict)
+
+    def _go_back(self, storage: Storage | None) -> None:
+        """Have the servers begin with empty tables, or with what the commit has."""
+        problem = None
+        if self._group.rank == 0:
+            try:
+                if storage is None:
+                    self._tables.clear()
+                else:
+                    place = os.path.join(_folder(storage), self._files["place"])
+                    self._tables.load({**self._files, "place": place})
+            except (StorageError, ServerError) as error:
+                problem = str(error)
+        problem = self._group.from_rank(0, problem)
+        if problem is not None:
+            raise StorageError(problem)
+        self._tables.begin_anew()
+
+
+def _folder(storage: Storage) -> str:
+    if storage.remote:
+        raise StorageError(
+            f"{storage.location} is no directory: servers write their rows to one that all of them "
+            "see, as --storage"
+        )
+    return str(storage.folder)

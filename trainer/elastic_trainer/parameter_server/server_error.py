@@ -1,0 +1,7 @@
+"""What workers are told where their servers can't go on."""
+
+from __future__ import annotations
+
+
+class ServerError(Exception):
+    """The parameter servers refused, have lost rows, or can't be reached."""
