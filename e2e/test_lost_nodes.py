@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.node_faults import submitted
+from e2e.node_faults import FaultyCluster, submitted
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from embedded_cluster.kubelet.fault import ANNOTATION
@@ -17,6 +17,7 @@ from volcano_elastic.kube.resource import EVENTS, NODES, PODS
 
 pytestmark = pytest.mark.e2e
 _WATCHED = ("--node-monitor-grace-period", "4")
+_IMPATIENT = (*_WATCHED, "--restart-back-off", "1")
 
 
 @pytest.fixture
@@ -24,6 +25,15 @@ async def three_nodes(fresh_control_plane: ControlPlane, tmp_path: Path) -> Asyn
     """Three nodes of one GPU each."""
     async with running(
         fresh_control_plane, tmp_path, nodes=3, gpus_per_node=1, kubelet_arguments=_WATCHED
+    ) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def two_nodes(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Stage]:
+    """Two nodes of one GPU each."""
+    async with running(
+        fresh_control_plane, tmp_path, nodes=2, gpus_per_node=1, kubelet_arguments=_IMPATIENT
     ) as stage:
         yield stage
 
@@ -122,6 +132,55 @@ async def test_a_survivor_of_two_trains_on_once_the_coordinators_host_is_given_u
             await it.assert_same(survivor)
             await it.fault(None, node)
         await it.judge_finished()
+
+
+async def test_worker_0_without_room_waits_and_comes_first_only_if_nobody_else_can_host(
+    two_nodes: Stage,
+) -> None:
+    stage, job = two_nodes, DemoJob("job", min=1, max=2, epochs=90, step_seconds=0.1)
+    async with submitted(stage, job) as it:
+        await it.train_together(2)
+        await survivor_goes_on(it)
+        await survivor_begins_anew(it)
+        await it.judge_finished()
+
+
+async def survivor_goes_on(it: FaultyCluster) -> None:
+    """Worker 0, which hosts the coordinator, waits for room until its node is back."""
+    survivor, node = await it.pod(1), await it.node(0)
+    await it.fault("frozen", node)
+    await it.stage.until(
+        lambda: it.stage.world(it.job) == 1 and it.stage.training(it.job)["host"] == 1,
+        "the survivor trains alone",
+    )
+    await it.stage.steps_on(it.job)
+    await it.fault(None, node)
+    await it.train_together(2)
+    await it.assert_same(survivor)
+    assert it.stage.training(it.job)["host"] == 1 and await it.node(0) == node
+
+
+async def survivor_begins_anew(it: FaultyCluster) -> None:
+    """It has no vote then, and makes room for worker 0: the job goes on from its last commit."""
+    survivor, node, lost = await it.pod(1), await it.node(0), await it.pod(0)
+    await it.fault("down", node)
+    await it.stage.until(lambda: it.stage.world(it.job) == 1, "the survivor trains alone")
+    pods = it.stage.recorder.timeline.pods
+    await it.stage.until(
+        lambda: pods[lost["metadata"]["uid"]].ended is not None, "worker 0 is given up"
+    )
+    await it.stage.steps_on(it.job)
+    await it.assert_same(survivor)
+    it.hit.add(await it.node(1))
+    runs = len(it.starts())
+    client = it.stage.recorder.jobs.client
+    body = {"metadata": {"annotations": {ANNOTATION: "kill"}}}
+    await client.patch(PODS, survivor["metadata"]["name"], "default", body)
+    await it.stage.until(lambda: len(it.starts()) > runs, "the job trains again")
+    await it.train_together(1)
+    assert it.stage.training(it.job)["host"] == 0 and await it.node(0) != node
+    await it.fault(None, node)
+    await it.train_together(2)
 
 
 async def test_without_room_a_job_goes_on_smaller_and_grows_back(three_nodes: Stage) -> None:

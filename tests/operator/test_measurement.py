@@ -34,6 +34,7 @@ from volcano_elastic.operator.measurement import (
 )
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.straggler_report import SlowRank, to_leave
+from volcano_elastic.operator.survivors import Survivors
 from volcano_elastic.operator.token import HEADER
 from volcano_elastic.pytorchjob.goodput import POD_STARTUP, TOLD
 
@@ -211,7 +212,10 @@ async def measuring(
             heard(told)
 
     failed_nodes = HeardNodes(cluster, lambda: NOW)
-    measurement = Measurement(cluster, builder, lambda: NOW, token_of, lost_pods, failed_nodes)
+    survivors = Survivors(cluster, builder, lambda: NOW)
+    measurement = Measurement(
+        cluster, builder, lambda: NOW, token_of, lost_pods, failed_nodes, survivors
+    )
     for informer in (cluster.jobs, cluster.pods):
         informer.on_change(lambda old, new: builder.change(old, new) and None)
     if policy is not None:

@@ -28,6 +28,7 @@ from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.planning import Planning
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
+from volcano_elastic.operator.survivors import Survivors
 from volcano_elastic.pytorchjob.observed import Resize
 from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.snapshot.snapshot import Memory, Snapshot
@@ -157,6 +158,10 @@ def lost_pods(cluster: Cluster, builder: SnapshotBuilder) -> LostPods:
     return LostPods(cluster, builder, lambda: datetime.now(UTC), timedelta(seconds=300))
 
 
+def survivors(cluster: Cluster, builder: SnapshotBuilder) -> Survivors:
+    return Survivors(cluster, builder, lambda: datetime.now(UTC))
+
+
 @asynccontextmanager
 async def scene(*plans: Plan | Exception) -> AsyncIterator[Scene]:
     server = Server()
@@ -172,6 +177,7 @@ async def scene(*plans: Plan | Exception) -> AsyncIterator[Scene]:
         token_of=Executor(cluster).tokens.of,
         lost_pods=lost_pods(cluster, builder),
         failed_nodes=failed_nodes(cluster),
+        survivors=survivors(cluster, builder),
         plugin="capacity",
         planner=lambda: planner,
         cpu=lambda: planner.spent,
@@ -299,6 +305,7 @@ async def test_newcomers_in_a_queue_that_is_off_dont_wait_for_a_plan() -> None:
             Handover(),
             lost_pods(s.cluster, s.builder),
             failed_nodes(s.cluster),
+            survivors(s.cluster, s.builder),
             policy_of=s.builder.policy_of,
         )
         obj = s.cluster.jobs.get("team/a")
@@ -334,8 +341,16 @@ async def carried_out(error: Exception | None, desired: int) -> frozenset[str]:
     cluster = Cluster(cast(Client, Server()))
     executor = Stubborn(cluster)
     handover = Handover()
-    lost = lost_pods(cluster, SnapshotBuilder())
-    controller = Controller(cluster, executor, Metrics(), handover, lost, failed_nodes(cluster))
+    builder = SnapshotBuilder()
+    controller = Controller(
+        cluster,
+        executor,
+        Metrics(),
+        handover,
+        lost_pods(cluster, builder),
+        failed_nodes(cluster),
+        survivors(cluster, builder),
+    )
     obj = job_object(elastic={"min": 1, "max": 4})
     obj["status"] = {"elastic": {"desired": desired}}
     cluster.jobs.put(obj)

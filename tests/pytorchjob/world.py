@@ -128,6 +128,7 @@ class World:
         self.to_leave: dict[str, str] = {}
         self.exclude_for = timedelta(minutes=30)
         self.rebalances = False
+        self.needs_first = True
         self._uids = 0
 
     # The operator
@@ -156,6 +157,7 @@ class World:
             to_leave=self.to_leave,
             exclude_for=self.exclude_for,
             rebalances=self.rebalances,
+            needs_first=self.needs_first,
         )
 
     def reconcile(self) -> list[a.Action]:

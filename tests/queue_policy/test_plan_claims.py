@@ -121,6 +121,19 @@ def test_a_running_job_without_worker_0_takes_its_own_surplus_and_goes_first() -
     assert made.blocked == {}
 
 
+def test_a_job_that_needs_no_worker_0_takes_nothing_from_anybody_for_it() -> None:
+    """Its workers elected another host: worker 0 is surplus like any other, and waits for room."""
+    a = job("a", 1, 4, 2, needs_first=False)
+    mine = [pod(a, 0, None, age=1, protected=False), pod(a, 1, "n1", protected=True)]
+    start = world([node("n1", 1)], [a], mine)
+    made = plan(start, NOW)
+    assert made.decisions == () and not made.blocked
+    late = plan(start, NOW + timedelta(minutes=1))
+    assert by_job(late)["a"].new == 1 and by_job(late)["a"].remove == ("ns/a-worker-0",)
+    needing = plan(world([node("n1", 1)], [replace(a, needs_first=True)], mine), NOW)
+    assert by_job(needing)["a"].remove == ("ns/a-worker-1",)
+
+
 def test_worker_0_keeps_its_turn_while_the_pod_that_made_way_for_it_terminates() -> None:
     older = job("older", 1, 1, created=NOW - timedelta(hours=1))
     a = job("a", 1, 3, 2)

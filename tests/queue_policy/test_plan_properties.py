@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.queue_policy.world import GPU, NOW, applied, gpus, job, node, pod, settled, world
-from volcano_elastic.cluster_state.job_pods import eviction_order
+from volcano_elastic.cluster_state.job_pods import eviction_order, goes_on_without_first
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import plan
@@ -73,6 +73,7 @@ def snapshots(draw: Callable[..., object], mixed: bool = True, units: bool = Tru
             node_selector={"zone": "x"} if mixed and number(0, 4) == 0 else {},
             cooldown=timedelta(seconds=60 * number(0, 1)),
             last_scale=NOW - timedelta(seconds=number(0, 90)) if number(0, 1) else None,
+            needs_first=number(0, 1) > 0,
         )
         jobs.append(made)
         size = made.pod_requests[GPU] // 1000
@@ -102,9 +103,16 @@ def snapshots(draw: Callable[..., object], mixed: bool = True, units: bool = Tru
 
 
 def beyond_desired(alive: list[Pod], owner: Job) -> list[Pod]:
-    """Pods of a shrink under way; worker 0 counts even while it is missing."""
-    missing = bool(alive) and all(p.index != 0 for p in alive)
-    return eviction_order(alive)[: max(0, len(alive) + missing - owner.desired)]
+    """Pods of a shrink under way; worker 0 counts even while it is missing, if it is needed."""
+    missing = owner.needs_first and bool(alive) and all(p.index != 0 for p in alive)
+    bound = [p for p in alive if p.node is not None]
+    order = eviction_order(alive, worker_0=goes_on_without_first(owner, bound))
+    return order[: max(0, len(alive) + missing - owner.desired)]
+
+
+def lacks_first(owner: Job, bound: list[Pod]) -> bool:
+    """Its workers that have a node wait for worker 0."""
+    return owner.needs_first and bool(bound) and all(p.index != 0 for p in bound)
 
 
 def size_after(made: Plan, owner: Job) -> int:
@@ -134,7 +142,8 @@ def test_only_the_jobs_own_live_surplus_leaves_and_never_worker_0(snapshot: Snap
         assert len(set(decision.remove)) == len(decision.remove)
         assert len(leaving) <= max(0, decision.old - decision.new)
         assert all(p.job == decision.job and not p.terminating for p in leaving)
-        assert all(p.index != 0 for p in leaving)
+        owner = jobs[decision.job]
+        assert all(p.index != 0 or (p.node is None and not owner.needs_first) for p in leaving)
         bound = [
             p
             for p in snapshot.pods
@@ -142,8 +151,8 @@ def test_only_the_jobs_own_live_surplus_leaves_and_never_worker_0(snapshot: Snap
         ]
         lost = sum(p.node is not None for p in leaving)
         # A job whose worker 0 is to come back may pay for it with its own surplus.
-        leaderless = all(p.index != 0 for p in bound)
-        assert lost == 0 or len(bound) - lost >= jobs[decision.job].min - leaderless
+        leaderless = lacks_first(owner, bound)
+        assert lost == 0 or len(bound) - lost >= owner.min - leaderless
 
 
 @calm
@@ -209,7 +218,7 @@ def test_no_minimum_that_could_start_waits_for_surplus(snapshot: Snapshot) -> No
         alive = [p for p in snapshot.pods if p.job == owner.key and not p.terminating]
         leaving = beyond_desired(alive, owner)
         bound = [p for p in alive if p.node is not None and p not in leaving]
-        leaderless = bool(bound) and all(p.index != 0 for p in bound)
+        leaderless = lacks_first(owner, bound)
         short[owner.key] = max(owner.min - len(bound), int(leaderless))
         if owner.key in made.admitted:
             owed += short[owner.key]
@@ -283,7 +292,7 @@ def test_no_gpu_idles_that_an_unsated_job_could_use(snapshot: Snapshot) -> None:
         if owner.key in made.admitted:
             alive = [p for p in snapshot.pods if p.job == owner.key and not p.terminating]
             bound = [p for p in alive if p.node is not None]
-            leaderless = bool(bound) and all(p.index != 0 for p in bound)
+            leaderless = lacks_first(owner, bound)
             promised += max(int(leaderless), size_after(made, owner) - len(bound))
     for key, stay in made.unchanged.items():
         if stay.why_not_more in (Reason.NO_ROOM, Reason.ROOM_OWED_TO_MINIMUM):
@@ -304,7 +313,9 @@ def test_every_reason_to_stay_is_true(snapshot: Snapshot) -> None:
             unsettled.add(p.job)
         else:
             bound[p.job or ""].add(p.index)
-    waits = any(len(bound[k]) < j.min or 0 not in bound[k] for k, j in jobs.items())
+    waits = any(
+        len(bound[k]) < j.min or (j.needs_first and 0 not in bound[k]) for k, j in jobs.items()
+    )
     for key, stay in made.unchanged.items():
         owner = jobs[key]
         match stay.why_not_more:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from operator import add
 from typing import NamedTuple
 
@@ -71,7 +71,8 @@ def job_pods(
     alive = [*bound.values(), *unbound.values()]
     extra = existing(job, alive) - job.desired
     if extra > 0:
-        excess = eviction_order(alive)[:extra]
+        order = eviction_order(alive, worker_0=goes_on_without_first(job, bound.values()))
+        excess = order[:extra]
         for pod in excess:
             del (bound if pod.node is not None else unbound)[pod.key]
     return JobPods(bound, unbound, excess, departing, master_bound, held, surplus)
@@ -108,10 +109,15 @@ def has_first(pods: Iterable[Pod]) -> bool:
     return False
 
 
+def goes_on_without_first(job: Job, bound: Collection[Pod]) -> bool:
+    """Return whether workers with a node go on, though worker 0 has none."""
+    return not job.needs_first and bool(bound) and not has_first(bound)
+
+
 def existing(job: Job, alive: Sequence[Pod]) -> int:
     """Workers that count in the size: those alive or finished, and worker 0 even while it is
-    missing, since it comes back."""
-    missing = bool(alive) and not job.succeeded and not has_first(alive)
+    missing, where the others need it, since it comes back then."""
+    missing = job.needs_first and bool(alive) and not job.succeeded and not has_first(alive)
     return len(alive) + job.succeeded + missing
 
 

@@ -219,7 +219,7 @@ class JobState:
             and not pods.excess
             and job.min <= size <= self.cap
             and size % self.unit == 0
-            and (job.succeeded > 0 or has_first(pods.bound.values()))
+            and (job.succeeded > 0 or has_first(pods.bound.values()) or not job.needs_first)
             and (pods.master_bound or job.master_requests is None)
             and (size == job.min or self.policy.mode is not Mode.HOLD_AND_DRAIN)
             and (best is None or size <= max(best, job.min))

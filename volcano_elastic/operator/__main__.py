@@ -35,6 +35,7 @@ from volcano_elastic.operator.planning import Planning
 from volcano_elastic.operator.schema import ServedSchema
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.state_metrics import StateMetrics
+from volcano_elastic.operator.survivors import Survivors
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 
 _log = logging.getLogger(__name__)
@@ -127,6 +128,7 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
             cluster, builder, lambda: datetime.now(UTC), timedelta(seconds=options.lost_after)
         )
         failed_nodes = FailedNodes(cluster, lambda: datetime.now(UTC))
+        survivors = Survivors(cluster, builder, lambda: datetime.now(UTC))
         controller = Controller(
             cluster,
             executor,
@@ -134,6 +136,7 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
             handover,
             lost_pods,
             failed_nodes,
+            survivors,
             policy_of=builder.policy_of,
             to_leave=builder.nodes_to_leave,
             settings=settings,
@@ -146,6 +149,7 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
             token_of=executor.tokens.of,
             lost_pods=lost_pods,
             failed_nodes=failed_nodes,
+            survivors=survivors,
             plugin=options.queue_plugin,
         )
         schema = ServedSchema(client, metrics)

@@ -22,6 +22,7 @@ from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.metrics import Metrics
+from volcano_elastic.operator.survivors import Survivors
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob import at_start
 from volcano_elastic.pytorchjob.action import Action, Requeue
@@ -51,6 +52,7 @@ class Controller:
         handover: Handover,
         lost_pods: LostPods,
         failed_nodes: FailedNodes,
+        survivors: Survivors,
         *,
         policy_of: Callable[[str], QueuePolicy] = QueuePolicy,
         to_leave: Callable[[], Mapping[str, str]] = dict,
@@ -61,12 +63,14 @@ class Controller:
         self._handover, self._policy_of = handover, policy_of
         self._settings, self._clock = settings, clock
         self._lost_pods, self._failed_nodes, self._to_leave = lost_pods, failed_nodes, to_leave
+        self._survivors = survivors
         self._queue: WorkQueue | None = None
         """None while somebody else leads: `run` begins with all jobs anyway."""
         self._parsed: dict[str, tuple[str, PyTorchJob | InvalidJob]] = {}
         handover.on_news(self._add)
         lost_pods.on_news(self._add)
         failed_nodes.on_news(self._add)
+        survivors.on_news(self._add)
         cluster.jobs.on_change(self._job_changed)
         for named in (cluster.podgroups, cluster.autoscalers):
             named.on_change(lambda old, new: self._add(key_of(_either(old, new))))
@@ -198,6 +202,7 @@ class Controller:
             failed_nodes=self._failed_nodes.of(parsed),
             exclude_for=policy.nodes.exclude_for,
             rebalances=policy.nodes.stragglers is Stragglers.REBALANCE,
+            needs_first=self._survivors.needed(parsed),
             to_leave=self._to_leave() if policy.nodes.leave is LeaveNodes.ON_SIGNAL else {},
         )
         return reconcile(parsed, observed, now, self._settings)

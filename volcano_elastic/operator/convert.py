@@ -16,7 +16,7 @@ from volcano_elastic.api.role import elastic, labelled
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.podgroup.pod_annotation import GROUP_NAME, is_protected
 from volcano_elastic.podgroup.podgroup import queue_in_force
-from volcano_elastic.pytorchjob import coexistence, exclusion
+from volcano_elastic.pytorchjob import coexistence, exclusion, rendezvous
 from volcano_elastic.pytorchjob.label import COORDINATOR, REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.pytorchjob.pod import requests
 from volcano_elastic.pytorchjob.status import refused
@@ -60,11 +60,13 @@ def convert_job(
     priority: int,
     podgroup: Object | None,
     placed: int = 0,
+    needs_first: bool = False,
 ) -> Job:
     """Return the job as the planner knows it.
 
     Args:
         placed: its pods on nodes that neither count in its size nor lead.
+        needs_first: its workers were found to wait for worker 0.
     """
     sized, leader = job.sized, job.leader
     count = sized.replicas if sized else 0
@@ -99,6 +101,7 @@ def convert_job(
         replicas=count if policy is not None and policy.scaler == "hpa" else None,
         pause=_seconds(reported.get("pauseSeconds")),
         excluded=excluded,
+        needs_first=needs_first or not rendezvous.can_elect(job),
     )
 
 

@@ -71,6 +71,12 @@ class Report:
     """Ranks whose state is, or was, another than the others'."""
     host: str = ""
     """Address of the pod that it was asked in, whether or not it gave an answer."""
+    round: int = 0
+    """Number of the running round, else of the last; 0: there was none."""
+    members: frozenset[int] = frozenset()
+    """Indexes of the running round's pods."""
+    asked: bool = True
+    """False where the question could not be put, which says nothing of who would answer."""
 
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
@@ -140,7 +146,7 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         failure_report.read(answer),
         failure_report.read_exclusions(answer),
         _nodes(answer.get("range")),
-        _heard(answer.get("pids")),
+        _indexes(answer.get("pids")),
         bool(answer.get("missing")),
         hang_report.read(answer),
         goodput.read(answer.get("goodput")),
@@ -148,6 +154,8 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         straggler_report.read(answer),
         progress_report.read(answer.get("progress")),
         divergence_report.read(answer),
+        round=_round(answer.get("round")),
+        members=_indexes(answer.get("ranks")) or frozenset(),
     )
 
 
@@ -168,10 +176,15 @@ def _nodes(found: object) -> tuple[int, int] | None:
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
 
 
-def _heard(pids: object) -> frozenset[int] | None:
-    if not isinstance(pids, dict):
+def _round(found: object) -> int:
+    return found if type(found) is int and found > 0 else 0
+
+
+def _indexes(found: object) -> frozenset[int] | None:
+    """Return the keys of an object that name pods by index; None if it is none."""
+    if not isinstance(found, dict):
         return None
-    return frozenset(int(index) for index in pids if index.isdecimal() and len(index) < 7)
+    return frozenset(int(index) for index in found if index.isdecimal() and len(index) < 7)
 
 
 def owed(job: PyTorchJob, report: Report) -> tuple[int, int] | None:

@@ -41,6 +41,7 @@ from volcano_elastic.operator.hang_report import HungRound
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.straggler_report import SlowRank
+from volcano_elastic.operator.survivors import Survivors
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.coordinator import dedicated, host_name
 from volcano_elastic.pytorchjob.goodput import kept, with_places
@@ -120,9 +121,11 @@ class Measurement:
         token_of: Callable[[str], Awaitable[str]],
         lost_pods: LostPods,
         failed_nodes: FailedNodes,
+        survivors: Survivors,
     ) -> None:
         self._cluster, self._builder, self._clock = cluster, builder, clock
         self._lost_pods, self._failed_nodes = lost_pods, failed_nodes
+        self._survivors = survivors
         lost_pods.on_doubt(self._ask_now)
         self._token_of = token_of
         """Returns the token of the job with this uid; may raise as Tokens.of does."""
@@ -149,6 +152,7 @@ class Measurement:
         self._uses.clear()
         self._goodput.clear()
         self._startups.forget()
+        self._survivors.begin()
         async with aiohttp.ClientSession(
             timeout=_TIMEOUT,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -274,6 +278,7 @@ class Measurement:
     async def _hear(self, session: aiohttp.ClientSession, job: PyTorchJob) -> Report:
         report = await self._ask(session, job)
         self._lost_pods.hear(job, report.heard, report.host)
+        self._survivors.hear(job, report)
         if report.heard is not None:
             self._failed_nodes.hear(job, [*report.excluded, *self._to_leave(job, report)])
         return report
@@ -308,7 +313,7 @@ class Measurement:
         except (ApiError, BadKey, aiohttp.ClientError, TimeoutError) as error:
             # Other jobs need none, and hours are counted without asking anybody.
             _log.warning("%s: its speed is not asked for: %s", job.key, error or "no answer")
-            return Report()
+            return Report(asked=False)
         url = self._hosts.get(job.uid) or url
         report = Report()
         if url is not None:

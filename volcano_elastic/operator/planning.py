@@ -23,6 +23,7 @@ from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.policy_report import PolicyReport
 from volcano_elastic.operator.queue_plugin import watch_queue_plugin
 from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder
+from volcano_elastic.operator.survivors import Survivors
 from volcano_elastic.pytorchjob.observed import Resize
 from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.queue_policy.plan import Planner
@@ -59,6 +60,7 @@ class Planning:
         token_of: Callable[[str], Awaitable[str]],
         lost_pods: LostPods,
         failed_nodes: FailedNodes,
+        survivors: Survivors,
         plugin: str | None = None,
         planner: Callable[[], MakePlan] = lambda: Planner().plan,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -73,7 +75,9 @@ class Planning:
         self._plugin = plugin
         self._builder.proportion = plugin == "proportion"
         self._report = PolicyReport(cluster.policies, self._builder)
-        self._measurement = Measurement(cluster, builder, clock, token_of, lost_pods, failed_nodes)
+        self._measurement = Measurement(
+            cluster, builder, clock, token_of, lost_pods, failed_nodes, survivors
+        )
         self._sizes = JobSizes(cluster, builder)
         self._changed = asyncio.Event()
         kinds = {*KINDS, *(informer.resource for informer in cluster.others.values())}

@@ -109,6 +109,8 @@ class SnapshotBuilder:
         """QueuePolicies that cannot be applied, by name."""
         self._serves = serves
         self._parsed: dict[str, PyTorchJob] = {}
+        self._need_first: set[str] = set()
+        """Keys of the jobs whose workers were found to wait for worker 0."""
         self._podgroups: dict[str, Object] = {}
         self._priorities: dict[str, tuple[int, bool]] = {}
         """(value, whether it is the default for who names none) by PriorityClass."""
@@ -176,6 +178,16 @@ class SnapshotBuilder:
 
     def parsed_job(self, key: str) -> PyTorchJob | None:
         return self._parsed.get(key)
+
+    def needs_first(self, key: str) -> bool:
+        """Return whether the job's workers were found to wait for worker 0."""
+        return key in self._need_first
+
+    def need_first(self, key: str, *, needed: bool) -> None:
+        """Take whether the job's workers wait for worker 0, which none of its objects says."""
+        if needed != self.needs_first(key):
+            (self._need_first.add if needed else self._need_first.discard)(key)
+            self._renew(key)
 
     def job(self, key: str) -> Job | None:
         return self._jobs.get(key)
@@ -322,6 +334,7 @@ class SnapshotBuilder:
                 priority=self._value(name),
                 podgroup=podgroup,
                 placed=len(self._placed.get(key, ())),
+                needs_first=key in self._need_first,
             )
         # A job of ours speaks for its own PodGroup.
         elif podgroup is not None:

@@ -26,6 +26,7 @@ from volcano_elastic.pytorchjob import (
     autoscaler,
     event,
     exclusion,
+    first_pod,
     in_place,
     out_of_memory,
     outcome,
@@ -127,11 +128,11 @@ def desired(view: View, settings: Settings) -> Desired:
         return Desired(status=refused, events=tuple(events))
     wanted = size.size(job, view.replicas, view.observed.resize)
     new_status = _status(view, wanted)
-    result = outcome.outcome(
-        job, view.replicas, wanted, status.restarts(job, view.replicas), view.now
-    )
+    needed, restarts = view.observed.needs_first, status.restarts(job, view.replicas)
+    alone = first_pod.goes_on_without(job, view.replicas, wanted, needed=needed)
+    result = outcome.outcome(job, view.replicas, wanted, restarts, view.now, without_first=alone)
     if result is None:
-        return _running(view, settings, wanted, new_status, new)
+        return _running(view, settings, wanted, new_status, new, without_first=alone)
     states = (State.LOST,) if result.succeeded else (State.LOST, State.RETRY)
     new += event.exited(job, [r for r in view.replicas if r.state in states])
     ended = status.ended(new_status, result, view.now)
@@ -222,13 +223,15 @@ def _running(
     wanted: size.Size | None,
     new_status: Status,
     events: list[EmitEvent],
+    *,
+    without_first: bool,
 ) -> Desired:
     job, observed, now = view.job, view.observed, view.now
     excluded = _excluded(view)
     to_leave = observed.to_leave if job.elastic is not None else ()
     avoid = exclusion.avoided((one.node for one in excluded.nodes), to_leave)
     moved = (wanted.move if wanted else frozenset()) | exclusion.outdated(view.replicas, avoid)
-    plan = placement.place(job, view.replicas, wanted, now, moved)
+    plan = placement.place(job, view.replicas, wanted, now, moved, without_first=without_first)
     plan.leave += [r for r in view.dropped if r.live]
     plan.clear += [r for r in view.dropped if not r.live and r.state is not State.LEAVING]
     look_again = []
@@ -320,9 +323,9 @@ def _protected_count(job: PyTorchJob) -> int:
     return max(job.min_members, podgroup.min_member(job))
 
 
-def _vital(job: PyTorchJob, role: Role, index: int) -> bool:
+def _vital(job: PyTorchJob, plan: placement.Placement, role: Role, index: int) -> bool:
     # Where another role leads, the elastic role's pod 0 is no more vital than the others.
-    return role.vital or is_first(job, role, index)
+    return role.vital or (is_first(job, role, index) and not plan.without_first)
 
 
 def _protection(job: PyTorchJob, plan: placement.Placement) -> protection.Change:
@@ -331,7 +334,7 @@ def _protection(job: PyTorchJob, plan: placement.Placement) -> protection.Change
     members = [
         protection.Member(
             r.name,
-            vital=_vital(job, r.role, r.index),
+            vital=_vital(job, plan, r.role, r.index),
             rank=rank,
             protected=r.protected,
             running=r.running,
@@ -365,7 +368,8 @@ def _pods(
     }
     made = []
     for new in sorted(plan.create, key=lambda n: (-n.role.priority, n.index)):
-        protected = _vital(job, new.role, new.index) or protected_now < _protected_count(job)
+        vital = _vital(job, plan, new.role, new.index)
+        protected = vital or protected_now < _protected_count(job)
         protected_now += protected
         name = replica_name(job.name, new.role, new.index)
         body = templates[new.role].pod(

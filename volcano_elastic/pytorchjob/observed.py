@@ -76,6 +76,8 @@ class Observed:
     """The queue policy's nodes.stragglers is Rebalance."""
     at_start: AtStart = field(default_factory=AtStart)
     """What pods made from now on ask for instead of what their templates say."""
+    needs_first: bool = True
+    """The elastic role's other pods can't go on without its pod 0."""
     to_leave: Mapping[str, str] = field(default_factory=dict)
     """Nodes that elastic jobs leave, with the reason."""
 

@@ -3,7 +3,8 @@
 Succeeded  the leader succeeded; without one: any pod of an elastic job's elastic role, all pods of
            a fixed job's roles that train
 Failed     deadline or backoff limit passed; of a fixed job, any pod lost for good; of an elastic
-           one, a pod of a vital role or pod 0, or so many that fewer than min can go on
+           one, a pod of a vital role, or pod 0 where the others don't go on without it, or so
+           many that fewer than min can go on
 
 Under our own back end one pod speaks for all: none exits with 0 before the processes of all workers
 of its round have ended with 0, as the coordinator says, but a pod that is being deleted.
@@ -27,9 +28,20 @@ class Outcome:
 
 
 def outcome(
-    job: PyTorchJob, view: Sequence[Replica], size: Size | None, restarts: int, now: datetime
+    job: PyTorchJob,
+    view: Sequence[Replica],
+    size: Size | None,
+    restarts: int,
+    now: datetime,
+    *,
+    without_first: bool = False,
 ) -> Outcome | None:
-    """Return how the job ended; None while it goes on. `restarts` is how many there were so far."""
+    """Return how the job ended; None while it goes on.
+
+    Args:
+        restarts: how many there were so far.
+        without_first: the others go on without pod 0.
+    """
     if _succeeded(job, view):
         if job.leader is not None:
             return Outcome(True, f"PyTorchJob {job.name} is successfully completed.")
@@ -46,7 +58,7 @@ def outcome(
             f"Job {job.name} has failed because it was active longer than specified deadline",
         )
     lost = [r for r in view if r.state is State.LOST]
-    vital = [r for r in lost if size is None or r.role.vital or r.first]
+    vital = [r for r in lost if size is None or r.role.vital or (r.first and not without_first)]
     if vital or (lost and size is not None and not size.enough):
         role = (vital or lost)[0].role
         names = ", ".join(

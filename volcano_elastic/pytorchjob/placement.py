@@ -1,9 +1,9 @@
 """Decides which of a job's pods stay, which go, and at which indexes new ones come.
 
 The elastic role of an elastic job: pod 0 first and last, the others keep their indexes, new ones
-take the lowest free. Other roles, and a fixed job's: indexes 0 to replicas-1. A pod on its way out
-holds its index; one that no kubelet lets go loses it in the end, where the job cannot do without
-that index.
+take the lowest free. Those that run go on without pod 0 where they can. Other roles, and a fixed
+job's: indexes 0 to replicas-1. A pod on its way out holds its index; one that no kubelet lets go
+loses it in the end, where the job cannot do without that index.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Placement:
     create: list[New] = field(default_factory=list)
     retry_at: datetime | None = None
     """When the next failed or stuck pod may be made again."""
+    without_first: bool = False
+    """The elastic role's pod 0 is a pod like the others."""
 
     @property
     def complete(self) -> bool:
@@ -67,17 +69,20 @@ def place(
     size: Size | None,
     now: datetime,
     move: frozenset[str] = frozenset(),
+    *,
+    without_first: bool = False,
 ) -> Placement:
     """Return which pods stay, go and come for a job of this size; None: of fixed size.
 
     Args:
         move: names of the pods that go, and that others come for.
+        without_first: pod 0 is a pod like the others, since those go on without it.
     """
-    out = Placement()
+    out = Placement(without_first=without_first)
     for spec in job.replicas.values():
         mine = [r for r in view if r.role is spec.role]
         if spec.role.elastic and size is not None:
-            _elastic(out, spec.role, mine, size, now, move)
+            _elastic(out, spec.role, mine, size, now, move, needed=not without_first)
         else:
             _fixed(out, spec.role, mine, spec.replicas, now, move)
     if len(out.create) >= _MOST_AT_ONCE:
@@ -124,22 +129,24 @@ def _elastic(
     size: Size,
     now: datetime,
     move: frozenset[str],
+    *,
+    needed: bool,
 ) -> None:
     going = size.remove | move
-    first = next((r for r in mine if r.index == 0), None)
-    others = [r for r in mine if r.index != 0]
+    first = next((r for r in mine if r.index == 0), None) if needed else None
+    others = [r for r in mine if r.index != 0] if needed else mine
     for replica in mine:
         left = replica.state is State.NODE_LOST and replica.leaves_by and replica is not first
         if replica.state is State.EVICTED or left:
             out.clear.append(replica)
-    # Pod 0 always has a place, even while it is away.
+    # Where it is needed, pod 0 always has a place, even while it is away.
     members = [r for r in others if _member(r)]
     staying = [r for r in members if r.name not in going]
     for replica in members:
         if replica.name in going:
             _dismiss(out, replica)
     done = sum(r.state is State.SUCCEEDED for r in others)
-    surplus = len(staying) + done - (size.desired - 1)
+    surplus = len(staying) + done - (size.desired - needed)
     if surplus > 0:
         # What holds least goes first; of equals, the highest index.
         staying.sort(key=lambda r: (r.live, r.bound, r.running, -r.index))
@@ -157,6 +164,9 @@ def _elastic(
             _wait_for(out, replica, now)
         else:
             _again(out, replica, now)
+    if not needed:
+        _fill(out, role, mine, -surplus, least=0)
+        return
     if first is not None and first.live and first.name in move:
         out.leave.append(first)
         # The others come once it is back.
@@ -179,10 +189,15 @@ def _elastic(
         elif first.state is State.OUT_OF_MEMORY:
             _with_more_memory(out, first)
         return
-    taken = {r.index for r in mine if r not in out.clear} | {0}
+    _fill(out, role, mine, -surplus, least=1)
+
+
+def _fill(out: Placement, role: Role, mine: list[Replica], count: int, least: int) -> None:
+    """New pods at so many of the lowest free indexes."""
+    taken = {r.index for r in mine if r not in out.clear}
     taken |= {new.index for new in out.create if new.role.elastic}
-    free = (index for index in range(1, len(taken) + size.desired + 1) if index not in taken)
-    for _ in range(min(-surplus, _MOST_AT_ONCE)):
+    free = (index for index in range(least, least + len(taken) + count + 1) if index not in taken)
+    for _ in range(min(count, _MOST_AT_ONCE)):
         out.create.append(New(role, next(free)))
 
 

@@ -48,6 +48,8 @@ _FOLLOW = {
     "injected": {"backend", "host", "id", "conf", "coordinator", "node_unit", "nproc_per_node"},
 }
 _PEERS = 8
+SUCCESSION = "VOLCANO_ELASTIC_SUCCESSION"
+"""The variable of a template that turns elections off if it is 0."""
 _CONF = "PET_RDZV_CONF"
 TORCHRUN_CONF: Mapping[str, str] = {
     "keep_alive_interval": "2",
@@ -119,6 +121,18 @@ def _by_turns(running: Mapping[int, str]) -> list[int]:
         turns[node] = turns.get(node, -1) + 1
         found.append((turns[node], index))
     return [index for _, index in sorted(found)]
+
+
+def can_elect(job: PyTorchJob) -> bool:
+    """Return whether its workers may go on without worker 0: they elect another host of the
+    coordinator, or that has a pod of its own."""
+    policy, sized = job.elastic, job.sized
+    if policy is None or sized is None or not hosted(job):
+        return False
+    if policy.coordinator == "dedicated":
+        return True
+    told = {one.get("name"): one.get("value") for one in sized.container.get("env") or ()}
+    return told.get(SUCCESSION) != "0"
 
 
 def of(job: PyTorchJob) -> Rendezvous:

@@ -11,6 +11,7 @@ from volcano_elastic.cluster_state.job_pods import (
     FirstVictim,
     eviction_order,
     existing,
+    goes_on_without_first,
     has_first,
 )
 from volcano_elastic.cluster_state.job_state import JobState
@@ -66,9 +67,16 @@ class JobDraft:
         return max(0, self.size - self.job.succeeded - len(self.bound) - len(self.unbound))
 
     @property
+    def goes_on_without_first(self) -> bool:
+        """It runs, and will without worker 0, which is a worker like the others then."""
+        return goes_on_without_first(self.job, self.bound.values())
+
+    @property
     def leader_pending(self) -> bool:
-        """Worker 0 has no node, or does not exist."""
-        return not self.job.succeeded and not has_first(self.bound.values())
+        """Worker 0 has no node, or does not exist, and the others can't go on without."""
+        if self.job.succeeded or self.goes_on_without_first:
+            return False
+        return not has_first(self.bound.values())
 
     @property
     def leader_missing(self) -> bool:
@@ -201,7 +209,8 @@ class JobDraft:
         room of those that have a node.
         """
         keys = {pod.key for pod in first}
-        chosen = eviction_order([*self.bound.values(), *self.unbound.values()])
+        pods = [*self.bound.values(), *self.unbound.values()]
+        chosen = eviction_order(pods, worker_0=self.goes_on_without_first)
         chosen = sorted(chosen, key=lambda pod: pod.key not in keys)[:count]
         for pod in chosen:
             self._remove(pod)

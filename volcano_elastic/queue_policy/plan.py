@@ -193,9 +193,12 @@ class _Planning:
 
     def _give_up_late(self, draft: JobDraft) -> None:
         late = eviction_order(
-            pod
-            for pod in draft.unbound.values()
-            if pod.created is not None and self._now - pod.created > UNPLACED_AFTER
+            (
+                pod
+                for pod in draft.unbound.values()
+                if pod.created is not None and self._now - pod.created > UNPLACED_AFTER
+            ),
+            worker_0=draft.goes_on_without_first,
         )
         # As many as the minimum lacks are a claim, not surplus, and so is worker 0.
         claimed = max(0, draft.job.min - draft.held - draft.leader_pending)

@@ -137,6 +137,8 @@ class Job:
     """How long its training was measured to stand still at a change of size; None before that."""
     excluded: tuple[str, ...] = ()
     """Names of nodes that failed it: its pods leave them, and new ones don't go there."""
+    needs_first: bool = True
+    """Whether its workers can't go on without worker 0; False where they elect another host."""
 
     @property
     def elastic(self) -> bool:
