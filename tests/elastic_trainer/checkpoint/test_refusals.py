@@ -99,6 +99,7 @@ def test_fsdp1_is_refused_before_training(tmp_path: Path, group: None) -> None:
             return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
 
     loop = ElasticLoop(tmp_path / "wrap", model=net, optimizer=plain, data=data, wrap=wrap)
+    loop._connect()
     loop.world = 2  # as in a round of two
     with pytest.raises(ValueError, match=r"FullyShardedDataParallel \(FSDP1\)"):
         loop._level()

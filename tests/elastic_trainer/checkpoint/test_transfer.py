@@ -24,7 +24,7 @@ from elastic_trainer.loop.round_member import RoundMember
 rank, port, nodes = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 relay = arrange_chain(0, [1, 2], nodes)[rank]
 member, link = RoundMember(), WorkerLink(None)
-member._connect(link, Place(1, rank, 3, "127.0.0.1", port))
+member._connect(link, Place(1, rank, 3, "127.0.0.1", port), None)
 over, messages = threading.Event(), []
 
 
@@ -65,7 +65,7 @@ from elastic_trainer.loop import round_member
 round_member.CONNECT_SECONDS = 3.0
 rank, port = (int(argument) for argument in sys.argv[1:])
 member = round_member.RoundMember()
-member._connect(WorkerLink(None), Place(1, rank, 2, "127.0.0.1", port))
+member._connect(WorkerLink(None), Place(1, rank, 2, "127.0.0.1", port), None)
 print("connected", flush=True)
 sys.stdin.readline()
 if rank == 0:

@@ -49,7 +49,11 @@ data = ElasticDataset(
     TensorDataset(inputs, inputs.sum(1, keepdim=True)),
     batch_size=8, epochs={EPOCHS}, audit=folder / "audit",
 )
-loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=50)
+begun = open(folder / f"begun-{{os.getpid()}}", "a", buffering=1)
+loop = ElasticLoop(
+    folder / "commits", model=net, optimizer=optimizer, data=data, every=50,
+    begin=lambda loop: begun.write(f"{{loop.link.round}} {{loop._member.collectives()}}\\n"),
+)
 log = open(folder / f"steps-{{os.getpid()}}", "a", buffering=1)
 for x, y in loop:
     with loop.step():
@@ -110,6 +114,15 @@ def test_processes_live_through_joins_losses_and_leaves(job: Job) -> None:
     result = json.loads((job.folder / "result.json").read_text())
     assert result["steps"] > 0
     assert sound(job), job.logs()
+
+    # Where somebody was live, a rank that has nothing to give or to get begins by one collective.
+    lines = [line.split() for one in job.folder.glob("begun-*") for line in one.open()]
+    collectives: dict[int, list[int]] = {}
+    for number, made in lines:
+        collectives.setdefault(int(number), []).append(int(made))
+    _, *later = sorted(collectives)
+    assert collectives[later[-1]] == [1, 1], "after a leave all have what is needed"
+    assert [min(collectives[number]) for number in later] == [1] * len(later), collectives
 
 
 def test_the_coordinator_and_rank_0_may_go(job: Job) -> None:

@@ -22,7 +22,7 @@ from elastic_trainer.loop.round_member import RoundMember
 
 rank, port, leaver = (int(argument) for argument in sys.argv[1:])
 member = RoundMember()
-member._connect(WorkerLink(None), Place(1, rank, 2, "127.0.0.1", port))
+member._connect(WorkerLink(None), Place(1, rank, 2, "127.0.0.1", port), None)
 group = member.group.current()
 assert group.gather(rank) == [0, 1]
 print("groups", len(distributed_c10d._world.pg_map), flush=True)

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.checkpoint.model_state import ModelState, Stateful
-from elastic_trainer.checkpoint.recovery import NOTHING, Identity, Recovery, Source
+from elastic_trainer.checkpoint.recovery import NOTHING, Available, Identity, Recovery, Source
 from elastic_trainer.checkpoint.refusal import backend, refuse_silent_aborts, refuse_split
 from elastic_trainer.checkpoint.restorer import Restorer
 from elastic_trainer.checkpoint.schedule_check import miscounted
@@ -217,7 +217,17 @@ class Checkpointer:
 
     # ---- restoring
 
-    def restore(self, live: Identity = NOTHING, *, share: bool = False) -> None:
+    def opening(self, live: Identity) -> Available | None:
+        """Return what `restore` is to be told of this rank, see Restorer.opening."""
+        return self._restorer.opening(self._memory, live)
+
+    def restore(
+        self,
+        live: Identity = NOTHING,
+        *,
+        share: bool = False,
+        said: Sequence[Available | None] = (None,),
+    ) -> None:
         """Give every rank the newest state that can be had, and begin a new run. On all ranks.
 
         Storage is asked only where nobody has a live state.
@@ -225,11 +235,12 @@ class Checkpointer:
         Args:
             live: of the state that this rank holds.
             share: where there is no state at all, rank 0's initial one is everybody's.
+            said: by rank, what `opening` returned in this round; the same on all ranks.
 
         Raises:
             StorageError, MismatchError: as the constructor.
         """
-        found = self._restorer.restore(self._memory, live, share=share)
+        found = self._restorer.restore(self._memory, live, share=share, said=said)
         identity = found.identity
         self.parent = identity[0]
         self.data.begin(run=self.run, parent=self.parent, round_=self.link.round)

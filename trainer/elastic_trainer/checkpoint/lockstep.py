@@ -27,6 +27,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import _get_default_store
 
 from elastic_trainer.ranks.connection import Address, Connections
+from elastic_trainer.ranks.gathering import gather_objects
 from elastic_trainer.ranks.process_group import CONTROL_TIMEOUT
 from elastic_trainer.store.slot import Label, Slot
 
@@ -61,11 +62,11 @@ class Peers:
         group = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
         self.group = cast(dist.ProcessGroup, group)
         """gloo's, used by nothing else."""
-        listeners: list[set[Address]] = gather(self._connections.listeners(), self.group)
+        listeners: list[set[Address]] = gather_objects(self._connections.listeners(), self.group)
         self._connections.seal(set().union(*listeners))
         self._store = store
         self._rank = dist.get_rank(self.group)
-        self._key = f"elastic-lockstep/{gather(uuid.uuid4().hex, self.group)[0]}/failed"
+        self._key = f"elastic-lockstep/{gather_objects(uuid.uuid4().hex, self.group)[0]}/failed"
         self._changed = threading.Condition()
         self._working = self._waiting = False
         self._failure: BaseException | None = None
@@ -77,7 +78,7 @@ class Peers:
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's value, by rank. Raises LockstepError."""
         with self.waiting():
-            return gather(value, self.group)
+            return gather_objects(value, self.group)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -261,10 +262,3 @@ class Lockstep:
 def _end(lockstep: weakref.ref[Lockstep]) -> None:
     if (one := lockstep()) is not None:
         one.end()
-
-
-def gather(value: Any, group: dist.ProcessGroup) -> list[Any]:
-    """Every rank's value, by rank."""
-    said: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(said, value, group=group)
-    return said

@@ -14,8 +14,9 @@ from typing import cast
 import torch
 import torch.distributed as dist
 
-from elastic_trainer.checkpoint.lockstep import Peers, gather
+from elastic_trainer.checkpoint.lockstep import Peers
 from elastic_trainer.checkpoint.recovery import Identity
+from elastic_trainer.ranks.gathering import gather_objects
 from elastic_trainer.ranks.process_group import CONTROL_TIMEOUT, ProcessGroup
 from elastic_trainer.store.slot import Label, Slot, SlotError, Slots
 
@@ -122,13 +123,13 @@ class Mirror:
             except SlotError as error:
                 problem = str(error)
             sizes: dict[int, int] = {}
-            for part in gather({taker: found[taker][1].numel() for taker in found}, group):
+            for part in gather_objects({taker: found[taker][1].numel() for taker in found}, group):
                 sizes |= part
             try:
                 own.check(sizes.get(rank, 0))
             except SlotError as error:
                 problem = problem or str(error)
-            problem = next((one for one in gather(problem, group) if one), None)
+            problem = next((one for one in gather_objects(problem, group) if one), None)
             if problem is not None:
                 raise SlotError(problem)
             for taker, giver in sorted(mirrors.items()):

@@ -100,6 +100,8 @@ class Restorer:
         self._job = Job.from_environment(os.environ)
         self._place = digest_of_location(storage.location)
         self._memory: Memory | None = None
+        self._looked: tuple[tuple[str, Identity], ...] | None = None
+        """What a newcomer has found in memory before its first round."""
         self._commits: tuple[Commit, ...] = ()
         """On rank 0, what storage had when this run began."""
         self.token = uuid.uuid4().hex
@@ -115,7 +117,33 @@ class Restorer:
     def _group(self) -> ProcessGroup:
         return self._data.group
 
-    def restore(self, memory: Memory | None, live: Identity, *, share: bool = False) -> Recovery:
+    def opening(self, memory: Memory | None, live: Identity) -> Available | None:
+        """Return what this rank has for the round that it is about to begin, where it is known at
+        once; None: it is to look in its memory first, which its agent may still be verifying.
+
+        Args:
+            memory, live: as `restore`'s.
+        """
+        self._begin(memory)
+        live = self._trusted(live)
+        known = memory is None or live != NOTHING or self._looked is not None
+        return self._available(live) if known else None
+
+    def _begin(self, memory: Memory | None) -> None:
+        self._memory = memory
+        self._contested = self._contested or self._link.contested
+
+    def _trusted(self, live: Identity) -> Identity:
+        return NOTHING if self._link.diverged else live
+
+    def restore(
+        self,
+        memory: Memory | None,
+        live: Identity,
+        *,
+        share: bool = False,
+        said: Sequence[Available | None] = (None,),
+    ) -> Recovery:
         """Give every rank the newest state that can be had, and a new run; return which state that
         is, NOTHING where it is the initial one, and where it came from. On all ranks.
 
@@ -123,21 +151,22 @@ class Restorer:
             memory: of this worker, where there is room in it.
             live: of the state that this rank holds.
             share: where there is no state at all, rank 0's initial one is everybody's.
+            said: by rank, what `opening` returned in this round; the same on all ranks.
 
         Raises:
             StorageError, MismatchError: as Checkpointer.
         """
-        self._memory = memory
-        self._contested = self._contested or self._link.contested
+        self._begin(memory)
         if self._link.diverged and live != NOTHING:
             log.warning(
                 "this rank's state of step %d was found to be another than the others': it takes "
                 "theirs",
                 live[1],
             )
-            live = NOTHING
-        available = self._available(live)
-        everyone = self._group.gather(available)
+        live = self._trusted(live)
+        everyone = [one for one in said if one is not None]
+        if len(everyone) < len(said):
+            everyone = self._group.gather(self._available(live))
         if not is_live(everyone) and not all(one.training for one in everyone):
             everyone = self._identify_training(live)
         if not is_live(everyone) and find_other_training(everyone) is not None:
@@ -194,7 +223,7 @@ class Restorer:
                 available = replace(available, mirrored=others)
             everyone = self._group.gather(available)
         self._hand_over(found, [one.node for one in everyone], share)
-        self._contested = stored.unasked
+        self._contested, self._looked = stored.unasked, None
         if live not in (NOTHING, found.identity) and Source.STORAGE in found.sources:
             log.warning(
                 "step %d of run %d, live here, gave way to step %d of run %d: others had gone on "
@@ -214,6 +243,9 @@ class Restorer:
             StorageError: the folder can be read, and can't be used.
         """
         self._memory = memory
+        if memory is not None and not self._link.round and not self._state.sharded:
+            # Nobody saves there before this process has a place: the others need not wait for this.
+            self._looked = memory.look(ProcessGroup())  # a replicated state asks for no place
         try:
             with self._storage.patience(EARLY_SECONDS):
                 self.training = self._open_storage(create=False)
@@ -255,7 +287,7 @@ class Restorer:
             # What a rank has live is newer than what it has in memory.
             found = replace(
                 found,
-                memory=self._memory.look(self._group),
+                memory=self._memory.look(self._group) if self._looked is None else self._looked,
                 orphaned=self._memory.orphaned(self.training, self._place) if self.training else (),
             )
             if self._memory.mirror is not None:

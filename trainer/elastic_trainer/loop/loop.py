@@ -44,6 +44,7 @@ from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.batch_clock import clock_of
 from elastic_trainer.loop.guard import StepGuard
+from elastic_trainer.loop.opening import Opening
 from elastic_trainer.loop.refusal import (
     refuse_closure,
     refuse_order,
@@ -156,6 +157,8 @@ class ElasticLoop:
         self._reseed = reseed
         self._member = RoundMember()
         self._identity = NOTHING
+        self._said: list[Opening] = []
+        """By rank, at the beginning of this round."""
         self.stepped = False
         """Whether the last `with loop.step():` has applied a step."""
         self._begun = self._passed = self._broken = self._half_applied = False
@@ -450,9 +453,19 @@ class ElasticLoop:
         self.link.joined(self.checkpointer.run)
 
     def _connect(self) -> None:
-        self._member.connect(self.link, again=self._broken)
+        self._said = self._member.connect(self.link, self._opening, again=self._broken)
         self.rank, self.world = self._member.group.rank, self._member.group.world
         self.data.regroup(self._member.group)
+
+    def _opening(self) -> Opening:
+        trained = "\n".join(trained_parameters(self.module))
+        return Opening(
+            self._stopping,
+            xxhash.xxh3_64_hexdigest(trained.encode()),
+            self.link.shares,
+            # Whether a split state is whole is found out by all together.
+            None if self._split else self.checkpointer.opening(self._identity),
+        )
 
     def _disconnect(self) -> None:
         """Out of the round; the state stays as it is."""
@@ -463,7 +476,9 @@ class ElasticLoop:
     def _level(self) -> None:
         """Every rank gets the newest state; the run begins."""
         whole = [part.meet(self._member.group, self._identity) for part in self._split]
-        self.checkpointer.restore(self._identity if all(whole) else NOTHING, share=True)
+        live = self._identity if all(whole) else NOTHING
+        found = [one.available for one in self._said]
+        self.checkpointer.restore(live, share=True, said=found)
         self._identity = (self.checkpointer.parent, self.data.steps)
         for part in self._split:
             part.level(self._identity, self.link.round, self.checkpointer.storage)
@@ -471,14 +486,11 @@ class ElasticLoop:
             # A rank that is lost before the first commit takes its part of the beginning with it.
             self.checkpointer.commit(stored=False)
         # Who stopped after the last step did so for those that hadn't come so far.
-        trained = trained_parameters(self.module)
-        digest = xxhash.xxh3_64_hexdigest("\n".join(trained).encode())
-        said = self._member.group.gather((self._stopping, digest, self.link.shares))
-        self._stopping = any(stopping for stopping, _, _ in said)
+        self._stopping = any(one.stopping for one in self._said)
         # A process that was started in this round has not heard of them.
-        self.data.divide(Division.decode(max(shares for _, _, shares in said)))
-        if len({one for _, one, _ in said}) > 1:
-            refuse_unequal(self._member.group.gather(trained))
+        self.data.divide(Division.decode(max(one.shares for one in self._said)))
+        if len({one.trained for one in self._said}) > 1:
+            refuse_unequal(self._member.group.gather(trained_parameters(self.module)))
         self.model = self._wrap(self.module) if self.world > 1 else self.module
         refuse_sharded(self.model)
 

@@ -6,8 +6,10 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,8 +25,11 @@ from elastic_trainer.link.message import Place
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.place import set_environment
 from elastic_trainer.ranks.connection import Address, Connections
+from elastic_trainer.ranks.gathering import gather_objects
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.ranks.reverse_lookup import stop_reverse_lookups
+
+T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
 """For all of a round's ranks to find one another."""
@@ -49,11 +54,14 @@ class RoundMember:
         """Before and after torch's, which begins lines with the rank, was put before it."""
         self._store: TCPStore | None = None
 
-    def connect(self, link: WorkerLink, *, again: bool) -> None:
+    def connect(self, link: WorkerLink, say: Callable[[], T], *, again: bool) -> list[T]:
         """Join the next round's group, or stay in this one; without an agent, torchrun's or none.
+        Return what every rank says there, by rank.
 
         Args:
             link: says the place.
+            say: called once this rank knows its place, to say something that is known at once:
+                the others wait for it at most CONNECT_SECONDS.
             again: this process has left the round that it was started for.
 
         Raises:
@@ -61,20 +69,22 @@ class RoundMember:
         """
         if link.agent and self._torch_group is not None:  # the loop was left, and is entered again
             if not link.over:
-                return
+                return self.group.gather(say())
             self.disconnect(link)
             again = True
         place = self._next_place(link, again)
+        said = None
         if place is not None:
-            self._connect(link, place)
+            said = self._connect(link, place, say())
         elif dist.is_torchelastic_launched() and not dist.is_initialized():
             dist.init_process_group("gloo")
         self._torch_group = dist.group.WORLD if dist.is_initialized() else None
         self.group = ProcessGroup.current()
         if place is not None:
             self.group = replace(self.group, over=lambda: link.over)
+        return self.group.gather(say()) if said is None else said
 
-    def _connect(self, link: WorkerLink, place: Place) -> None:
+    def _connect(self, link: WorkerLink, place: Place, own: T) -> list[T]:
         self._connections = connections = Connections(place.port)
         if link.over:  # said before there was anything to break
             raise RuntimeError("the round was over before this rank was in it")
@@ -101,11 +111,11 @@ class RoundMember:
         self._excepthooks = before, sys.excepthook
         # Not as a control message: until the time-out is the usual one those would get a group of
         # their own, whose connections nobody here would know of and could break.
-        listeners: list[set[Address]] = [set()] * place.world
-        dist.all_gather_object(listeners, connections.listeners())
+        said: list[tuple[set[Address], T]] = gather_objects((connections.listeners(), own))
         group = distributed_c10d._get_default_group()
         group._get_backend(torch.device("cpu"))._set_default_timeout(default_pg_timeout)
-        connections.seal(set().union(*listeners))
+        connections.seal(set().union(*(listeners for listeners, _ in said)))
+        return [one for _, one in said]
 
     def _next_place(self, link: WorkerLink, again: bool) -> Place | None:
         """None where there are no rounds."""
@@ -173,7 +183,7 @@ def warm_up_gloo() -> None:
     the others train on, since its first ones take 50 ms longer than later ones."""
     excepthook = sys.excepthook
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    dist.all_gather_object([None], None)
+    gather_objects(None)
     # On "meta" it draws no numbers, which would change those that the script draws next.
     model = data_parallel(torch.nn.Linear(1, 1, device="meta").to_empty(device="cpu"))
     model(torch.zeros(1, 1, device="cpu")).sum().backward()

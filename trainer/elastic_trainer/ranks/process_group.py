@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from elastic_trainer.ranks.gathering import gather_objects
 from elastic_trainer.ranks.waiting import wait_in_round
 
 T = TypeVar("T")
@@ -70,11 +71,9 @@ class ProcessGroup:
         """Every rank's value, by rank, on every rank."""
         if self.world == 1:
             return [value]
-        import torch.distributed as dist
-
-        said: list[Any] = [None] * self.world
+        said: list[T] = []
         group = control_group()
-        self._wait(lambda: dist.all_gather_object(said, value, group=group))
+        self._wait(lambda: said.extend(gather_objects(value, group)))
         return said
 
     def barrier(self) -> None:
