@@ -38,6 +38,8 @@ class Kind(NamedTuple):
     groups: tuple[Group, ...]
     unmodelled: str
     priority: int | None
+    runs: bool
+    own: str | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +70,12 @@ class Claim:
 
     @property
     def kind(self) -> Kind:
-        return Kind(self.queue, self.groups, self.unmodelled, self.priority)
+        return Kind(self.queue, self.groups, self.unmodelled, self.priority, self.runs, self.own)
+
+    @property
+    def own(self) -> str | None:
+        """Key of its job if that runs without worker 0: its own surplus is asked first."""
+        return None if self.order.leader_placed else self.key
 
     @property
     def pods(self) -> int:

@@ -63,7 +63,10 @@ class QueueTree:
         self.deserved = {q.name: self._amounts(q.deserved, -1) for q in self.queues.values()}
         self.any_guarantee = any(any(held) for held in self.guarantees.values())
         headroom = [policy.headroom for name, policy in policies.items() if name in self.queues]
-        self.any_headroom = any(one.amount or one.percent is not None for one in headroom)
+        self.keeps_free = self.any_guarantee or any(
+            one.amount or one.percent is not None for one in headroom
+        )
+        """Whether growth leaves room for anybody."""
         self.caps: dict[str, list[int]] = {}
         for name in sorted(self.queues, key=lambda name: (len(self.chains[name]), name)):
             self.caps[name] = self._real_capability(name)

@@ -131,10 +131,9 @@ class ClaimQueue:
     def _refusal(self, claim: Claim) -> str | None:
         """Why the claim cannot be served; None if it has been. Those like one that could not be
         need not be tried."""
-        own = None if claim.order.leader_placed else claim.key
         until = self._placement.freed.get(claim.key)
         scope, version = self._draft.quotas.scope(claim.key), self._draft.journal.version
-        alike = (version, claim.kind, scope, claim.runs, own, until)
+        alike = (version, claim.kind, scope, until)
         if alike not in self._refused:
             why = self._serve(claim)
             if why is None:

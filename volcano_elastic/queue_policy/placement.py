@@ -48,8 +48,6 @@ class Placed(NamedTuple):
 @dataclass(slots=True)
 class _Attempt:
     claim: Claim
-    own: str | None
-    """Key of the job whose surplus is asked first."""
     protected: bool
     """Whether protected pods may leave."""
     placed: list[Placed] = field(default_factory=list)
@@ -89,7 +87,6 @@ class ClaimPlacement:
         impossible = self._why_impossible(claim)
         if impossible is not None:
             return impossible
-        own = None if claim.order.leader_placed else claim.key
         may_shrink, mark = self._may_shrink(claim), self._draft.journal.mark()
         if claim.job is not None:
             self._draft.job(claim.key).promise(claim.workers)
@@ -97,7 +94,7 @@ class ClaimPlacement:
             self._search.may_give_again(self._draft.job(claim.key))
         may_move = bool(self._promised.keys() - {shape for shape, _ in claim.groups})
         tries = product((False, True)[: 1 + may_shrink], (False, True)[: 1 + may_move])
-        if any(self._attempt(_Attempt(claim, own, protected), move) for protected, move in tries):
+        if any(self._attempt(_Attempt(claim, protected), move) for protected, move in tries):
             return None
         self._draft.journal.rollback(mark)
         short = self._queues.full(claim.queue, claim.request)
@@ -317,7 +314,7 @@ class ClaimPlacement:
         """The cheapest option for one of `need` pods, from surplus of the queue `within` if any."""
         if not need:
             return None
-        queue, own = attempt.claim.queue, attempt.own if within is None else None
+        queue, own = attempt.claim.queue, attempt.claim.own if within is None else None
         priority = attempt.claim.priority
         request = VictimRequest(shape, queue, own, attempt.protected, need, priority, within)
         option = self._search.best(request)

@@ -261,7 +261,7 @@ class _Planning:
     def _move(self, resting: Collection[str]) -> Moves:
         draft = self._draft
         draft.nodes.kept = self._claims.kept_for_others()
-        if draft.queues.keeps_free:
+        if draft.queues.tree.keeps_free:
             draft.queues.open_growth(draft.nodes.free(Room.IDLE), draft.nodes.free(Room.RELEASING))
         newcomers = [
             draft.job(claim.key)

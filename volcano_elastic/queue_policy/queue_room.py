@@ -150,11 +150,6 @@ class QueueRoom:
 
     # Growth
 
-    @property
-    def keeps_free(self) -> bool:
-        """Return whether growth leaves headroom, so that `open_growth` must be told of it."""
-        return self.tree.any_guarantee or self.tree.any_headroom
-
     def open_growth(self, idle: Sequence[int], coming: Sequence[int]) -> None:
         """Amounts that are free on all nodes, now and once the leavers are gone."""
         self._idle, self._coming = list(idle), list(coming)
