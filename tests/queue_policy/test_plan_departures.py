@@ -158,20 +158,17 @@ def bad_pods(snapshot: Snapshot, key: str) -> set[str]:
 
 @calm
 @given(with_bad_nodes())
-def test_only_pods_on_bad_nodes_move_and_no_more_leave_for_it(snapshot: Snapshot) -> None:
-    for decision in plan(snapshot, NOW).decisions:
+def test_only_pods_on_bad_nodes_move_where_there_is_room_and_no_minimum_is_given_up(
+    snapshot: Snapshot,
+) -> None:
+    made = plan(snapshot, NOW)
+    for decision in made.decisions:
         bad = bad_pods(snapshot, decision.job)
         assert set(decision.move) <= bad, "a healthy pod moves"
         assert not set(decision.move) & set(decision.remove)
         if decision.reason is Reason.LEFT_NODE:
             assert set(decision.remove) <= bad, "a healthy pod leaves"
             assert len(decision.remove) == decision.old - decision.new
-
-
-@calm
-@given(with_bad_nodes())
-def test_what_moves_has_room_and_no_minimum_is_given_up(snapshot: Snapshot) -> None:
-    made = plan(snapshot, NOW)
     free = {n.name: dict(n.allocatable) for n in snapshot.nodes if n.takes_pods}
     for p in snapshot.pods:
         if p.node in free:
