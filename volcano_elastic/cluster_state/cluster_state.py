@@ -123,9 +123,8 @@ class QueueState:
         if not givers:
             return None
         largest = tuple(map(max, zip(*{state.shape.vector for state in givers}, strict=True)))
-        workers = chain.from_iterable([state.by_role.bound.values() for state in givers])
         single = all(state.unit == 1 for state in givers)
-        return largest, int(single), all(map(attrgetter("running"), workers))
+        return largest, int(single), all(map(attrgetter("runs"), givers))
 
     def least_cost(self, shape: Shape, need: int) -> tuple[float, int, int, int]:
         """Return what no option of their surplus goes below that makes room for up to `need` pods,

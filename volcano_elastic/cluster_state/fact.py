@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, dataclass_transform
 
@@ -34,13 +34,13 @@ class fact(Generic[T]):  # noqa: N801 - a decorator, as property is
         return found
 
 
-def keep_facts(old: object, new: object, names: Collection[str] | None = None) -> None:
+def keep_facts(old: object, new: object, names: frozenset[str] | None = None) -> None:
     """Let `new` know what `old` has worked out from parts that they share.
 
     names: of the facts that follow from those parts; None: all, since no part differs that any
         fact follows from.
     """
-    known = old.__dict__
-    for name in known if names is None else names:
-        if name in known and name not in new.__dict__:
-            new.__dict__[name] = known[name]
+    known, its = old.__dict__, new.__dict__
+    for name in known if names is None else names & known.keys():
+        if name not in its:
+            its[name] = known[name]

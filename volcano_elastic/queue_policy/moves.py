@@ -353,7 +353,9 @@ class OtherJobs:
             first, last, gap = front[0], front[-1], state.policy.rebalance.gap
             if len(front) == TRIES or gain < max(gap, last.gap) * last.key.loss:
                 too_little = gain < max(gap, first.gap) * first.key.loss
-                return Outcome.NOBODY_TAKES if too_little else Outcome.DONE
+                # Who comes after it gains no more, and no front of givers would be longer.
+                last_one = gain < self._least_lost and len(front) == TRIES and not self._left_over
+                return Outcome.NOBODY_TAKES if too_little or last_one else Outcome.DONE
         served = self._serve(self._draft.job(key), gain, wanted)
         if served is None and state.rank is None:
             # Nobody's loss is small enough for it, and no other gains more than it does.
