@@ -6,12 +6,15 @@ Forward, backward and update of batches of 65,536 random ids in bags of 16, one 
 of a batch) a second of CPU time, each kind in turn for a batch, so that other load meets all alike.
 With fbgemm installed (torch 2.14), its CPU kernel too. Then the table is held by two, then three
 processes, then two again, over gloo on loopback: how long ranks stand still, and how many rows move
-beside the fewest that could.
+beside the fewest that could. Last a parameter server gives half of the table to another in this
+process, without a network between, while it is asked for rows: how long buckets are frozen, and the
+longest that a request of any bucket waits.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib
 import os
 import tempfile
@@ -26,11 +29,14 @@ import torch
 import torch.distributed as dist
 from elastic_trainer.checkpoint.recovery import NOTHING
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
-from elastic_trainer.embeddings.hashing import buckets
+from elastic_trainer.embeddings.hashing import BUCKETS, buckets
 from elastic_trainer.embeddings.owner_map import OwnerMap
 from elastic_trainer.embeddings.row_optimizer import Adagrad, RowwiseAdagrad
 from elastic_trainer.embeddings.split_tables import SplitTables
-from elastic_trainer.embeddings.table import Table
+from elastic_trainer.embeddings.table import Table, TableSettings
+from elastic_trainer.parameter_server.moving import forget_given, give
+from elastic_trainer.parameter_server.service import Service
+from elastic_trainer.parameter_server.wire import write_settings
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.storage import Storage
 
@@ -160,6 +166,59 @@ def report(
     )
 
 
+class InProcess:
+    """A stub of a server in this process."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def call(request: Any, timeout: float | None = None) -> Any:
+            await asyncio.sleep(0)  # as a connection has others take their turn
+            return await getattr(self._service, name)(request, None)
+
+        return call
+
+
+async def measure_move(rows: int, width: int) -> None:
+    """Have a server give half of its buckets away."""
+    source, target = (Service(f"{one}:1", "first", "") for one in "ab")
+    table = source.holder.add_table(write_settings(TableSettings("table", width, Adagrad(lr=RATE))))
+    fill(table, np.arange(rows, dtype=np.int64))
+    source.holder.held[:] = True
+    waits, frozen, asked = [0.0], [0.0], True
+
+    async def ask() -> None:
+        """As requests that come all the time; count what they wait, and how long others are put
+        off."""
+        since = 0.0
+        while asked:
+            began = time.perf_counter()
+            await asyncio.sleep(0)
+            ended = time.perf_counter()
+            waits.append(ended - began)
+            if source.holder.frozen.any():
+                since = since or began
+            elif since:
+                frozen.append(ended - since)
+                since = 0.0
+
+    asking = asyncio.get_running_loop().create_task(ask())
+    given = np.arange(0, BUCKETS, 2)
+    began = time.perf_counter()
+    assert await give(source.holder, given, InProcess(target), target.life, "e", lambda: False)
+    await forget_given(source.holder, given)
+    whole = time.perf_counter() - began
+    asked = False
+    await asking
+    print(
+        f"a server gives {len(given)} buckets with {len(target.holder.tables['table']):,} rows to "
+        f"another: {whole:.2f} s in all, frozen for {1e3 * max(frozen):.0f} ms, longest wait of a "
+        f"request {1e3 * max(waits):.0f} ms",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -175,6 +234,7 @@ def main() -> None:
         torch.multiprocessing.spawn(  # type: ignore[attr-defined]
             hold, (file, given.rows, given.width, rounds), nprocs=max(rounds)
         )
+    asyncio.run(measure_move(given.rows, given.width))
 
 
 if __name__ == "__main__":

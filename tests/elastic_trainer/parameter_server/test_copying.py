@@ -11,7 +11,7 @@ from elastic_trainer.embeddings.table import TableSettings
 from elastic_trainer.parameter_server import copying
 from elastic_trainer.parameter_server.copying import Copier, Served
 from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
-from elastic_trainer.parameter_server.moving import give
+from elastic_trainer.parameter_server.moving import forget_given, give
 from elastic_trainer.parameter_server.service import Service
 from elastic_trainer.parameter_server.wire import pack, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
@@ -163,6 +163,7 @@ async def test_copy_never_has_what_its_server_gave_away() -> None:
 
     source, stub = run.source.holder, Direct(taker, at)
     assert await give(source, HALF, stub, taker.life, "e", lambda: False, run.copier)
+    await forget_given(source, HALF)
     assert await run.adopted(HALF) is None
     run.pushes = False
     await run.copier.copy()

@@ -192,3 +192,17 @@ async def test_rows_of_an_older_epoch_are_neither_given_nor_taken() -> None:
     request = messages.GiveRequest(buckets=pack(MOVED), epoch="newer")
     assert not (await run.source.Give(request, None)).given
     run.check()
+
+
+async def test_rows_that_come_back_while_they_are_forgotten_stay() -> None:
+    run = Run()
+    for _ in range(10):
+        run.push()
+    assert (await run.move(0))[0]
+    source, target = run.source.holder, run.target.holder
+    forgetting = source.drop_in_parts(MOVED, 16)
+    next(forgetting)
+    source.adopt(target, MOVED)
+    target.held[MOVED] = False
+    assert list(forgetting) == []
+    run.check()

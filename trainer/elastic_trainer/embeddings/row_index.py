@@ -9,8 +9,8 @@ from elastic_trainer.embeddings.hashing import Ids, hash_ids
 
 Rows = NDArray[np.int64]
 
-EMPTY = -1
-"""The key of a free slot: ids aren't negative."""
+EMPTY, GONE = -1, -2
+"""Keys of a free slot, and of one whose id was removed: ids aren't negative."""
 _SMALLEST = 1 << 8
 
 
@@ -29,23 +29,24 @@ class RowIndex:
 
     def find(self, ids: Ids) -> Rows:
         """Return each id's row; -1 where it has none."""
-        slots = self._first_slots(ids)
-        found = self._keys[slots]
-        rows = np.where(found == ids, self._rows[slots], -1)
-        left = np.flatnonzero((found != ids) & (found != EMPTY))
-        while len(left):
-            slots[left] = (slots[left] + 1) & self._mask
-            here, wanted = slots[left], ids[left]
-            found = self._keys[here]
-            hit = found == wanted
-            rows[left[hit]] = self._rows[here[hit]]
-            left = left[~hit & (found != EMPTY)]
-        return rows
+        slots, here = self._slots(ids)
+        return np.where(here, self._rows[slots], -1)
+
+    def remove(self, ids: Ids) -> None:
+        """Forget ids that are here and differ from one another. Costs what these cost, however many
+        there are."""
+        if len(ids) == self._count:
+            self._clear(_SMALLEST)
+            return
+        slots, _ = self._slots(ids)
+        self._keys[slots] = GONE
+        self._count -= len(ids)
+        self._gone += len(ids)
 
     def insert(self, ids: Ids, rows: Rows) -> None:
         """Give rows to ids that have none and differ from one another."""
-        if 2 * (self._count + len(ids)) > len(self._keys):
-            kept = self._keys != EMPTY
+        if 2 * (self._count + self._gone + len(ids)) > len(self._keys):
+            kept = self._keys >= 0
             old, their_rows = self._keys[kept], self._rows[kept]
             self._clear(1 << int(2 * (self._count + len(ids)) - 1).bit_length())
             self._put(old, their_rows)
@@ -60,10 +61,24 @@ class RowIndex:
         self._keys = np.full(slots, EMPTY, dtype=np.int64)
         self._rows = np.empty(slots, dtype=np.int64)
         self._mask = slots - 1
-        self._count = 0
+        self._count = self._gone = 0
 
     def _first_slots(self, ids: Ids) -> NDArray[np.int64]:
         return (hash_ids(ids) & np.uint64(self._mask)).view(np.int64)
+
+    def _slots(self, ids: Ids) -> tuple[Rows, NDArray[np.bool_]]:
+        """Return the slot of each id, and whether it is there."""
+        slots = self._first_slots(ids)
+        found = self._keys[slots]
+        here = found == ids
+        left = np.flatnonzero(~here & (found != EMPTY))
+        while len(left):
+            slots[left] = (slots[left] + 1) & self._mask
+            found = self._keys[slots[left]]
+            hit = found == ids[left]
+            here[left[hit]] = True
+            left = left[~hit & (found != EMPTY)]
+        return slots, here
 
     def _put(self, ids: Ids, rows: Rows) -> None:
         self._count += len(ids)

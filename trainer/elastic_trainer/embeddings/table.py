@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,6 +17,7 @@ from elastic_trainer.embeddings.row_optimizer import RowOptimizer
 
 _SMALLEST = 1 << 10
 """Rows of the first slab."""
+_NO_BUCKET = -1
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,14 @@ class Entries:
 
 def _among(wanted: Collection[int], ids: Ids) -> NDArray[np.bool_]:
     """Tell which ids are in these buckets."""
-    mask = np.zeros(BUCKETS, dtype=bool)
+    return _mask(wanted)[buckets(ids)]
+
+
+def _mask(wanted: Collection[int]) -> NDArray[np.bool_]:
+    """Tell of each bucket whether it is one of these; the last one is _NO_BUCKET."""
+    mask = np.zeros(BUCKETS + 1, dtype=bool)
     mask[list(wanted)] = True
-    return mask[buckets(ids)]
+    return mask
 
 
 @dataclass
@@ -159,7 +165,7 @@ class Table:
     @property
     def nbytes(self) -> int:
         """Bytes of the rows in use, and of the indexes."""
-        each = (self.settings.width + self._state_width) * self._weights.element_size() + 3 * 8
+        each = (self.settings.width + self._state_width) * self._weights.element_size() + 3 * 8 + 2
         return self._used * each + self._index.nbytes + self._candidates.nbytes
 
     def pull(self, ids: Ids) -> torch.Tensor:
@@ -199,9 +205,7 @@ class Table:
     def entries(self, wanted: Collection[int] | None = None) -> Entries:
         """Return a copy of what is held here, or of some buckets of it, by id: so it is the same
         whoever held it before."""
-        rows = self._rows()
-        if wanted is not None:
-            rows = rows[_among(wanted, self._ids[rows])]
+        rows = self._rows(wanted)
         rows = rows[np.argsort(self._ids[rows])]
         counts = self._candidates.entries()
         if wanted is not None:
@@ -211,9 +215,10 @@ class Table:
 
     def ids_in(self, wanted: Collection[int]) -> Ids:
         """Return the ids of these buckets that have a row or a count here."""
-        rows = self._rows()
-        ids = np.concatenate([self._ids[rows], self._candidates.entries()[0]])
-        return ids[_among(wanted, ids)]
+        candidates = self._candidates.entries()[0]
+        return np.concatenate(
+            [self._ids[self._rows(wanted)], candidates[_among(wanted, candidates)]]
+        )
 
     def entries_of(self, ids: Ids) -> Entries:
         """Return a copy of what is held of these ids."""
@@ -224,9 +229,7 @@ class Table:
         """Hold of these ids, no two alike, exactly these entries."""
         rows = self._index.find(ids)
         stays = np.isin(ids, entries.ids.numpy())
-        if (gone := rows[(rows >= 0) & ~stays]).size:
-            held = self._rows()
-            self._give_back(held, np.isin(held, gone))
+        self._give_back(rows[(rows >= 0) & ~stays])
         given = entries.ids.numpy()
         rows = self._index.find(given)
         rows[rows < 0] = self._take_rows(given[rows < 0])
@@ -279,11 +282,23 @@ class Table:
 
     def drop(self, given: Collection[int]) -> None:
         """Hold these buckets no longer."""
-        rows = self._rows()
-        self._give_back(rows, _among(given, self._ids[rows]))
+        for _ in self.drop_in_parts(given, max(1, self._used)):
+            pass
+
+    def drop_in_parts(self, given: Collection[int], most: int) -> Iterator[None]:
+        """Hold these buckets no longer, so many rows at a time. Between two parts the table may be
+        used, but for these buckets."""
+        mask = _mask(given)
+        rows = self._rows(given)
+        for begin in range(0, len(rows), most):
+            part = rows[begin : begin + most]
+            # What was evicted meanwhile may be another id's row by now.
+            self._give_back(part[mask[self._bucket[part]]])
+            yield
         ids, seen, last = self._candidates.entries()
-        stays = ~_among(given, ids)
-        self._candidates.replace(ids[stays], seen[stays], last[stays])
+        if len(ids):
+            stays = ~_among(given, ids)
+            self._candidates.replace(ids[stays], seen[stays], last[stays])
 
     def clear(self) -> None:
         """Hold nothing, as at the beginning."""
@@ -340,13 +355,12 @@ class Table:
         self.counters.evicted += int(goes.sum())
         if goes.any():
             self._tell(self._ids[rows[goes]])
-            self._give_back(rows, goes)
+            self._give_back(rows[goes])
 
     def _beyond_share(self, rows: Ids, share: int, gone: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Tell which rows are beyond their bucket's share: by bucket, so that it doesn't depend on
         who holds which."""
-        ids = self._ids[rows]
-        bucket = buckets(ids)
+        ids, bucket = self._ids[rows], self._bucket[rows]
         # In each bucket first what stays: seen most often, then last, then the smaller id.
         order = np.lexsort((ids, -self._last[rows], -self._seen[rows], gone, bucket))
         ordered = bucket[order]
@@ -364,11 +378,12 @@ class Table:
         )
         return torch.from_numpy(values).to(settings.dtype)
 
-    def _rows(self) -> Ids:
-        """Return the rows in use."""
-        held = np.ones(self._used, dtype=bool)
-        held[self._free] = False
-        return np.flatnonzero(held)
+    def _rows(self, wanted: Collection[int] | None = None) -> Ids:
+        """Return the rows in use, or those of these buckets."""
+        bucket = self._bucket[: self._used]
+        if wanted is None:
+            return np.flatnonzero(bucket != _NO_BUCKET)
+        return np.flatnonzero(_mask(wanted)[bucket])
 
     def _take_rows(self, ids: Ids) -> Ids:
         """Return a row for each of these ids, which have none."""
@@ -380,31 +395,33 @@ class Table:
         if self._used > len(self._ids):
             self._allocate(max(self._used, 2 * len(self._ids)))
         rows = np.concatenate([reused, fresh])
-        self._ids[rows] = ids
+        self._ids[rows], self._bucket[rows] = ids, buckets(ids)
         self._index.insert(ids, rows)
         return rows
 
-    def _give_back(self, rows: Ids, goes: NDArray[np.bool_]) -> None:
-        """Args:
-        rows: all that are in use.
-        """
-        stays = rows[~goes]
-        if not len(stays):
+    def _give_back(self, gone: Ids) -> None:
+        """Have these rows, which are in use, used again."""
+        whole = len(gone) == len(self._index)
+        self._index.remove(self._ids[gone])
+        if whole:
             self._used, self._free = 0, np.empty(0, dtype=np.int64)
             self._allocate(_SMALLEST)
         else:
-            self._free = np.concatenate([self._free, rows[goes]])
-        self._index.keep(self._ids[stays], stays)
+            self._bucket[gone] = _NO_BUCKET
+            self._free = np.concatenate([self._free, gone])
 
     def _allocate(self, size: int) -> None:
         """Make room for `size` rows; the system gives memory only to those that are written."""
         old = self._used and {
-            name: getattr(self, name) for name in ("_weights", "_state", "_ids", "_seen", "_last")
+            name: getattr(self, name)
+            for name in ("_weights", "_state", "_ids", "_bucket", "_seen", "_last")
         }
         dtype, width = self.settings.dtype, self.settings.width
         self._weights = torch.empty(size, width, dtype=dtype)
         self._state = torch.empty(size, self._state_width, dtype=dtype)
         self._ids = np.empty(size, dtype=np.int64)
+        self._bucket = np.empty(size, dtype=np.int16)
+        """Of each row; _NO_BUCKET where it was given back."""
         self._seen = np.empty(size, dtype=np.int64)
         self._last = np.empty(size, dtype=np.int64)
         for name, content in (old or {}).items():

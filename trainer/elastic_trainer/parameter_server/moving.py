@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PART_ROWS = 4096
 """Rows of a message, between which requests are served."""
+DROPPED_ROWS = 32_768
+"""Rows that the giver forgets at a time, between which requests are served."""
 FEW_ROWS = 4096
 """So many changed rows are copied while their buckets are frozen."""
 ROUNDS = 20
@@ -76,6 +78,12 @@ async def give(
         if copier is not None:
             copier.put_back()
     return taken
+
+
+async def forget_given(holder: Holder, given: Buckets) -> None:
+    """Forget the rows of buckets that were given, with requests between."""
+    for _ in holder.drop_in_parts(given, DROPPED_ROWS):
+        await asyncio.sleep(0)
 
 
 async def _copy(holder: Holder, move: str, stub: Any, life: str, ids: Mapping[str, Ids]) -> None:

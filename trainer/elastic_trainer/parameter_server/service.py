@@ -20,7 +20,7 @@ from elastic_trainer.parameter_server.director import TICK_SECONDS, Director, ob
 from elastic_trainer.parameter_server.epoch_file import EpochFile
 from elastic_trainer.parameter_server.files import copy_tables, read_files, write_file
 from elastic_trainer.parameter_server.holder import Gradients, Holder
-from elastic_trainer.parameter_server.moving import give
+from elastic_trainer.parameter_server.moving import forget_given, give
 from elastic_trainer.parameter_server.placement import LEASE_SECONDS, Adoption, Move, Server
 from elastic_trainer.parameter_server.wire import (
     OPTIONS,
@@ -78,6 +78,7 @@ class Service(ParameterServerServicer):
         self._epoch = ""
         self._giving_to = ""
         self._move: asyncio.Task[bool] | None = None
+        self._forgetting: asyncio.Task[None] | None = None
         self._metadata = ((HEADER, token),) if token else ()
         self._token = token
         self._stubs: dict[str, Any] = {}
@@ -235,12 +236,12 @@ class Service(ParameterServerServicer):
         return self._director.owners(request.life)
 
     async def Give(self, request: Any, context: Any) -> Any:  # noqa: N802
-        if request.epoch != self._epoch or (self._move is not None and not self._move.done()):
+        if request.epoch != self._epoch or self._gives():
             return messages.GiveReply(given=False)
-        self._giving_to = request.life
+        self._giving_to, holder = request.life, self.holder
         self._move = asyncio.get_running_loop().create_task(
             give(
-                self.holder,
+                holder,
                 unpack(request.buckets),
                 self._stub(request.address),
                 request.life,
@@ -250,7 +251,15 @@ class Service(ParameterServerServicer):
             )
         )
         # Whoever asked may be gone meanwhile; what began goes on.
-        return messages.GiveReply(given=await asyncio.shield(self._move))
+        given = await asyncio.shield(self._move)
+        if given:
+            forget = forget_given(holder, unpack(request.buckets))
+            self._forgetting = asyncio.get_running_loop().create_task(forget)
+        return messages.GiveReply(given=given)
+
+    def _gives(self) -> bool:
+        """Whether what was given, or is just being given, is here yet."""
+        return any(one is not None and not one.done() for one in (self._move, self._forgetting))
 
     async def Receive(self, request: Any, context: Any) -> Any:  # noqa: N802
         if request.life != self.life:
@@ -341,7 +350,7 @@ class Service(ParameterServerServicer):
         return bool(reply.adopted)
 
     def _itself(self) -> Server:
-        giving = self._move is not None and not self._move.done()
+        giving = self._gives()
         return observed(
             self._address,
             self.life,
