@@ -3,14 +3,17 @@ waits, and only its parallelism is written."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from e2e.stage import Stage, running
-from embedded_cluster.conformance.control_plane import ControlPlane
+from e2e.test_rbac import granted, used
+from embedded_cluster.conformance.control_plane import ROOT, ControlPlane
 from volcano_elastic.adapters.adapter import ADAPTERS
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import EVENTS, PODS, PRIORITYCLASSES, PYTORCHJOBS
@@ -70,6 +73,11 @@ async def running_pods(client: Client, label: str) -> list[str]:
     )
 
 
+def verbs_granted() -> set[str]:
+    text = (ROOT / "manifests" / "other-jobs" / "rbac.yaml").read_text()
+    return {verb for verb, group, _ in granted(yaml.safe_load_all(text)) if group == JOBS.group}
+
+
 @pytest.mark.parametrize("mode", ["NonIndexed", "Indexed"])
 async def test_a_job_grows_into_idle_gpus_and_shrinks_for_a_pytorchjob(
     stage: Stage, mode: str
@@ -115,3 +123,9 @@ async def test_a_job_grows_into_idle_gpus_and_shrinks_for_a_pytorchjob(
     assert why.startswith("default/train needs 2 GPUs to start; render gives back 2 of its 3")
     status = (await client.get(JOBS, NAME, "default"))["status"]
     assert not status.get("failed"), "no pod that left counts as a failure"
+    log = (stage.cluster.logs / "operator.log").read_text()
+    address = re.search(r"metrics on (http://\S+)", log)
+    assert address is not None
+    rights, _ = await used(address[1])
+    of_jobs = {verb for verb, group, _ in rights if group == JOBS.group}
+    assert of_jobs == verbs_granted(), "manifests/other-jobs gives what is used, and no more"

@@ -162,12 +162,19 @@ def _refusal(server: str, error: ApiError) -> str:
 
 async def observe(client: Client, *, plugin: str | None = None) -> Observation:
     """The picture that the operator plans from, of what the cluster holds now."""
+    from volcano_elastic.adapters.adapter import ADAPTERS
+    from volcano_elastic.operator.cluster import resource_of
     from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder
     from volcano_elastic.snapshot.codec import Observation
 
     proportion = await _divides_by_proportion(client) if plugin is None else plugin == "proportion"
-    listed = await asyncio.gather(*(objects(client, kind) for kind in KINDS))
-    builder = SnapshotBuilder()
+    # Whether the operator was told of them can't be seen: a job that asks is taken for sized.
+    others = [resource_of(adapter) for adapter in ADAPTERS]
+    listed = await asyncio.gather(
+        *(objects(client, kind) for kind in KINDS),
+        *(objects(client, kind, optional=True) for kind in others),
+    )
+    builder = SnapshotBuilder(adapters=ADAPTERS)
     builder.proportion = proportion
     for obj in (obj for items in listed for obj in items):
         builder.change(None, obj)
@@ -190,13 +197,16 @@ async def _divides_by_proportion(client: Client) -> bool:
         return False
 
 
-async def objects(client: Client, kind: Resource) -> list[Object]:
+async def objects(client: Client, kind: Resource, *, optional: bool = False) -> list[Object]:
     """All there are in the cluster; none of a kind that is not served.
+
+    Args:
+        optional: none either where they must not be listed.
 
     Raises:
         Trouble: not even PyTorchJobs are served.
     """
-    from volcano_elastic.kube.client import NotFound
+    from volcano_elastic.kube.client import ApiError, NotFound
     from volcano_elastic.kube.resource import PYTORCHJOBS
 
     try:
@@ -209,6 +219,10 @@ async def objects(client: Client, kind: Resource) -> list[Object]:
             ) from error
         # Without Volcano, or without policies, there are simply none.
         return []
+    except ApiError as error:
+        if optional and error.code == 403:
+            return []
+        raise
     return items
 
 
