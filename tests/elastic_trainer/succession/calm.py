@@ -40,6 +40,9 @@ class Calm:
         world.cut.clear()
         world.ballots.clear()
         world.votes.clear()
+        for agent in self._living():
+            if agent.hesitates:  # as long as `_hesitates` says from now on
+                agent.hesitates, agent.stream = False, None
         self.followers = {agent.name: self._follower(agent) for agent in self._living()}
 
     def _living(self) -> list[Agent]:

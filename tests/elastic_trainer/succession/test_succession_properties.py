@@ -57,8 +57,14 @@ def disturb_by_death(world: World, random: Random) -> None:
     agents = [agent for agent in world.agents.values() if agent.alive]
     dead = [agent for agent in world.agents.values() if not agent.alive]
     running = [one for one in world.coordinators if one.alive]
-    if agents and random.random() < 0.2:
+    what = random.random()
+    if agents and what < 0.2:
         world.kill(random.choice(agents))
+    elif dead and what < 0.35:
+        world.make_anew_and_ask(random.choice(dead))
+    elif what < 0.6 and any(agent.hesitates for agent in agents):
+        for agent in agents:
+            world.ask_others(agent)
     elif dead and agents:
         world.prove(random.choice(agents), random.choice(dead))
         if running:
@@ -91,6 +97,26 @@ def test_no_two_sides_make_steps_at_once(agents: int, seed: int, deaths: bool) -
     gather(world)
     for _ in range(400):
         disturb(world, random, deaths=deaths)
+        assert len(world.sides()) <= 1, world.sides()
+        world.train()
+
+
+@settings(max_examples=60, deadline=None)
+@given(agents=st.integers(2, 5), seed=st.integers(0, 2**32))
+def test_a_new_worker_0_begins_no_side_beside_those_who_train(agents: int, seed: int) -> None:
+    """Whenever the first one dies, and however often its pod is made anew."""
+    random = Random(seed)
+    world = World(agents, random)
+    gather(world)
+    for number in range(400):
+        if number == 50:
+            world.kill(world.agents["a0"])
+        if random.random() < 0.05:
+            world.make_anew_and_ask(random.choice(list(world.agents.values())))
+        if random.random() < 0.1:
+            for agent in list(world.agents.values()):
+                world.ask_others(agent)
+        disturb(world, random, deaths=True)
         assert len(world.sides()) <= 1, world.sides()
         world.train()
 

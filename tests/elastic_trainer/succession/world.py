@@ -115,6 +115,10 @@ class Agent:
     """Of the votes for it, while it stands."""
     trained: Round | None = None
     """That its workers made their last step in, which they have live."""
+    asked: bool = False
+    """It is a new first host, and has asked others."""
+    hesitates: bool = False
+    """It is a new first host, which asks for no round until others have told whether they train."""
 
 
 class World:
@@ -182,7 +186,7 @@ class World:
             electorate=known,
         )
         stream.up.append(hello)
-        if agent.current is None:
+        if agent.current is None and not agent.hesitates:
             stream.up.append(Join(1, live=True))
 
     def give_up(self, agent: Agent) -> None:
@@ -277,6 +281,7 @@ class World:
         runs = agent.alive and coordinator.alive and coordinator.term == newest
         if runs and agent.voter.sworn // TERMS_OF_A_HOST == newest // TERMS_OF_A_HOST:
             self.host(agent.name, newest + 1, None)
+            agent.hesitates |= agent.asked and agent.voter.electorate is None
 
     def kill(self, agent: Agent) -> None:
         agent.alive = False
@@ -292,6 +297,45 @@ class World:
             self.agents[name] = Agent(name, dead.index)
             if dead.index == 0:
                 self.host(name, 0, None)
+
+    def make_anew_and_ask(self, dead: Agent) -> None:
+        """As `make_anew`, once those who lived on have noticed the death; a new first host asks."""
+        hosted = [one for one in self.coordinators if one.host == dead.name]
+        if any(a.alive and a.stream and a.stream.coordinator in hosted for a in self._all()):
+            return
+        before = len(self.agents)
+        self.make_anew(dead)
+        if dead.index == 0 and len(self.agents) > before:
+            made = self.agents[f"{dead.name}'"]
+            made.hesitates = True
+            self.dial(made, self.coordinators[-1])
+
+    def ask_others(self, agent: Agent) -> None:
+        """A new first host asks who hosts the coordinator, as `HostSearch` and `Follower` do; that
+        it begins without an answer after a while is left out: storage decides between sides then.
+        """
+        others = [one for one in self._all() if one.alive and one is not agent]
+        if not (agent.alive and agent.hesitates):
+            return
+        for other in others:
+            if not self.reach(agent.name, other.name):
+                return
+            knows = other.voter.electorate is not None
+            heard = _hears(other)
+            if knows and not heard:
+                return
+            if other.voter.sworn >= TERMS_OF_A_HOST and (knows or heard):
+                agent.voter = swear(agent.voter, other.voter.sworn)
+                for own in self.coordinators:
+                    if own.host == agent.name:
+                        own.depose(other.voter.sworn)
+                self.give_up(agent)
+        agent.hesitates, agent.asked = False, True
+        if agent.stream is not None and agent.current is None:
+            agent.stream.up.append(Join(1, live=True))
+
+    def _all(self) -> list[Agent]:
+        return list(self.agents.values())
 
     def may_prove(self, known: Electorate | None, dead: Agent) -> bool:
         """Whether somebody with this electorate may count a dead agent out: not if that one went
@@ -343,6 +387,15 @@ class World:
             if agent.stream is not None:
                 found[id(agent.stream)] = agent.stream
         return list(found.values())
+
+
+def _hears(agent: Agent) -> bool:
+    """Whether it has a coordinator, as it answers who can reach it. That answers first once it has
+    the Hello, and its end closes the stream."""
+    stream = agent.stream
+    if stream is None or not stream.coordinator.alive:
+        return False
+    return not any(isinstance(one, Hello) for one in stream.up)
 
 
 def _round_of(agent: Agent) -> int:

@@ -355,9 +355,20 @@ class Agent:
         yield self._hello()
         yield from self._failures.kept
         if self._joining is not None:
-            yield self._joining[0]
+            if self._place.unheard_seconds(time.monotonic()) > 0.0:
+                self._ask_for_round()
+            else:
+                yield self._joining[0]
         if self._workers.local.held_step >= 0:
             yield self._workers.local.held
+
+    def _ask_for_round(self) -> None:
+        """Does so once no round can be under way of which it knows nothing."""
+        wait = self._place.unheard_seconds(time.monotonic())
+        if wait > 0.0:
+            self._loop.call_later(wait, self._ask_for_round)
+        elif self._joining is not None:
+            self._stream.tell(self._joining[0])
 
     def _hello(self) -> Hello:
         local = self._workers.local

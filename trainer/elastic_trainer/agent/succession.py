@@ -90,6 +90,8 @@ class Succession:
         """Since when others can tell it where the coordinator is."""
         self._others_may_train = True
         """There may be a coordinator elsewhere, of which a new worker 0 has not heard yet."""
+        self._answered = False
+        """A coordinator has, since the last one was lost."""
         self._tries = 0
         self._hurried = False
         """It has not waited with a try since its stream ended, as the host said that it serves."""
@@ -146,7 +148,7 @@ class Succession:
     def heard(self, message: Any) -> None:
         """Takes note of what came from the coordinator."""
         self._follower = self._follower.hears(time.monotonic())
-        self._tries, self._hurried = 0, False
+        self._tries, self._hurried, self._answered = 0, False, True
         if isinstance(message, Heartbeat):
             host, port = self._hooks.dialled()
             self._follower = self._follower.hears_beat(message, _written(host, port))
@@ -159,6 +161,11 @@ class Succession:
 
     def lost(self) -> None:
         """Looks at once whether the host is still there: the stream has ended."""
+        if self._answered and self.electorate is None:
+            # Its own coordinator, perhaps, which others had told of a round; the next one has
+            # forgotten that, and they may elect another.
+            self._began, self._others_may_train = time.monotonic(), True
+        self._answered = False
         self._wake.set()
 
     def _take(self, known: Electorate) -> None:
