@@ -45,8 +45,11 @@ def waits(place: Succession) -> bool:
 
 
 async def has_asked(place: Succession) -> None:
-    while waits(place):
+    for _ in range(3000):
+        if not waits(place):
+            return
         await asyncio.sleep(0.01)
+    raise AssertionError("it waits without end")
 
 
 async def test_it_asks_again_once_its_coordinator_was_lost_before_the_first_round() -> None:

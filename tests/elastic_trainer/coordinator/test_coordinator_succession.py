@@ -15,6 +15,7 @@ from elastic_trainer.protocol.message import (
     RoundOver,
     Taken,
 )
+from elastic_trainer.succession.electorate import electorate_of, voters
 
 from tests.elastic_trainer.coordinator.world import Job
 
@@ -35,6 +36,18 @@ def running(count: int, host: str = "a0") -> Job:
         job.say(f"a{index}", Taken(job.state.round.round))
     job.link(*range(count))
     return job
+
+
+def test_a_round_with_members_that_wait_for_worker_0_holds_no_elections() -> None:
+    """Else the others would go on without them, once it is lost."""
+    job = Job(min_nodes=1, max_nodes=8, host="a0")
+    for index in range(3):
+        hello = Hello(f"a{index}", index, "h", port=7 if index else 0)
+        job.say(f"a{index}", hello, Join(5000 + index))
+    job.pass_time(0.5)
+    assert job.state.round is not None and len(job.state.round.members) == 3
+    assert not any(member.port for member in job.state.round.members)
+    assert not voters(electorate_of(job.state.round))
 
 
 def lose(job: Job, *indexes: int) -> None:

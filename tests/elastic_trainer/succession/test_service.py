@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from elastic_trainer.agent.agreement import as_the_others
 from elastic_trainer.agent.host_search import HostSearch
 from elastic_trainer.agent.succession_service import Requests, SuccessionService
 from elastic_trainer.protocol.message import Member
@@ -85,6 +86,17 @@ async def test_what_says_nothing_of_pods_is_refused(body: dict[str, Any]) -> Non
         with pytest.raises(ValueError, match="400"):
             await ask("127.0.0.1", agent.service.port, "PUT", GONE_PATH, body, "", 5.0)
         assert agent.gone == []
+
+
+@pytest.mark.parametrize("job", ["test", "other"])
+async def test_an_agent_told_to_hold_no_elections_does_as_the_others_of_its_job(job: str) -> None:
+    """Its pod was made after an edit, and theirs before."""
+    async with serving(Agent(replace(TOLD, job=job))) as agent:
+        peers = (("127.0.0.1", free_endpoint()), ("127.0.0.1", agent.service.port))
+        told = replace(alone(7, 30.0), dedicated=False, elects=False, peers=peers)
+        found = await asyncio.to_thread(as_the_others, told)
+    assert found.elects is (job == "test")
+    assert await asyncio.to_thread(as_the_others, told) == told, "nobody answers"
 
 
 async def test_whoever_was_replaced_at_its_address_or_ended_is_proven_gone() -> None:

@@ -35,7 +35,7 @@ NODE_VARIABLE = "VOLCANO_ELASTIC_NODE_NAME"
 """The machine that this pod runs on; unset: the host's name."""
 SUCCESSION_VARIABLE = "VOLCANO_ELASTIC_SUCCESSION"
 """0: a coordinator whose agent is lost waits for worker 0; otherwise another agent takes its place.
-The same for all agents of a job."""
+Agents that are told 0 take part all the same while others of the job do."""
 
 DEFAULT_PORT = 23456
 

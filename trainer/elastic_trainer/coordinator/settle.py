@@ -167,7 +167,13 @@ def _newest(draft: Draft) -> frozenset[str]:
 
 
 def _members(chosen: list[Agent]) -> tuple[Member, ...]:
-    return tuple(Member(a.agent, a.pod_index, a.address, a.port) for a in chosen)
+    """Return the agents as members of a round; with a vote each if all take part in elections.
+
+    Those that don't wait for worker 0. So where an edit of the job's environment has some take part
+    and others not, none does: else a part of them would go on without the others.
+    """
+    elect = all(agent.port for agent in chosen)
+    return tuple(Member(a.agent, a.pod_index, a.address, a.port if elect else 0) for a in chosen)
 
 
 def _prewarm(draft: Draft) -> None:

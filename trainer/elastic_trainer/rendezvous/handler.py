@@ -54,6 +54,7 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
 
     Raises ValueError if the endpoint or an environment variable can't be read.
     """
+    from elastic_trainer.agent.agreement import as_the_others
     from elastic_trainer.agent.coordinator_process import CoordinatorProcess
     from elastic_trainer.agent.identity import Identity
     from elastic_trainer.launch import log_folder
@@ -83,6 +84,7 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
         else:
             # First of all: nothing of what follows may be in the workers.
             zygote = Zygote.start(preload_names(dict(os.environ)))
+    identity = as_the_others(identity)
     coordinator = CoordinatorProcess(identity)
     if identity.pod_index == 0 and identity.may_host:
         coordinator.ensure()

@@ -31,6 +31,15 @@ def find_coordinator(places: Sequence[Place], job: str, token: str) -> str | Non
     return max(known, key=lambda one: one.term).address if known else None
 
 
+def any_agent_answers(places: Sequence[Place], job: str, token: str) -> bool:
+    """Tell whether some agent of the job takes part in elections: others answer nothing."""
+    if not places:
+        return False
+    with ThreadPoolExecutor(len(places)) as pool:
+        answers = pool.map(lambda place: _ask(place, token), places)
+    return any(one is not None and one.job == job for one in answers)
+
+
 def _ask(place: Place, token: str) -> Standing | None:
     connection = http.client.HTTPConnection(*place, timeout=SECONDS)
     try:
