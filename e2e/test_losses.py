@@ -13,7 +13,7 @@ from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from embedded_cluster.kubelet.fault import ANNOTATION
 from volcano_elastic.demo.training import DemoJob
-from volcano_elastic.kube.resource import PODS
+from volcano_elastic.kube.resource import NODES, PODS, PYTORCHJOBS
 
 pytestmark = pytest.mark.e2e
 
@@ -28,10 +28,21 @@ class Job(DemoJob):
         return body
 
 
+@dataclass(frozen=True, slots=True)
+class Restarting(Job):
+    def manifest(self, out: Path) -> dict[str, Any]:
+        body = Job.manifest(self, out)
+        body["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = "OnFailure"
+        return body
+
+
 @pytest.fixture
 async def four_nodes(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Stage]:
     """Four nodes of one GPU each."""
-    async with running(fresh_control_plane, tmp_path, nodes=4, gpus_per_node=1) as stage:
+    watched = ("--node-monitor-grace-period", "4")
+    async with running(
+        fresh_control_plane, tmp_path, nodes=4, gpus_per_node=1, kubelet_arguments=watched
+    ) as stage:
         yield stage
 
 
@@ -56,3 +67,26 @@ async def test_a_worker_lost_for_good_takes_its_unit_along_and_another_unit_come
         assert pod["metadata"]["uid"] == before["metadata"]["uid"]
     assert all(world % 2 == 0 for world in stage.worlds(job))
     await stage.judge_finished(job)
+
+
+async def test_a_lost_node_takes_its_unit_along_until_it_is_back(four_nodes: Stage) -> None:
+    stage, client = four_nodes, four_nodes.recorder.jobs.client
+    job = Restarting("job", 2, 4, 30, 0.1)
+    await stage.submit(job)
+    await stage.until(lambda: stage.world(job) == 4, "job grows to all nodes")
+    await stage.steps_on(job)
+    kept = {i: await client.get(PODS, f"job-worker-{i}", "default") for i in (0, 1)}
+    node = (await client.get(PODS, "job-worker-3", "default"))["spec"]["nodeName"]
+    await client.patch(NODES, node, None, {"metadata": {"annotations": {ANNOTATION: "down"}}})
+    await stage.until(lambda: stage.world(job) == 2, "a unit less goes on")
+    await stage.steps_on(job)
+    await client.patch(NODES, node, None, {"metadata": {"annotations": {ANNOTATION: None}}})
+    await stage.until(lambda: stage.world(job) == 4, "the unit comes back")
+    for index, before in kept.items():
+        pod = await client.get(PODS, f"job-worker-{index}", "default")
+        assert pod["metadata"]["uid"] == before["metadata"]["uid"], "a healthy pod stays"
+    assert all(world % 2 == 0 for world in stage.worlds(job))
+    await stage.judge_finished(job)
+    ledger = (await client.get(PYTORCHJOBS, "job", "default"))["status"]["elastic"]["goodput"]
+    print(f"ledger: {ledger['milliseconds']}")
+    assert ledger["milliseconds"]["pod_startup"] > 0, "pods were on their nodes before they ran"
