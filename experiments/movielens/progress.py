@@ -18,6 +18,10 @@ STEPS, CURVE = "steps", "curve"
 HOLD = "hold"
 """While this file lies in a run's folder, training waits after a step: newcomers need seconds to
 start, and would miss most of a training that is over in a few."""
+SLOW = "slow"
+"""While this file lies there, training waits a little after each step: a leaver needs a moment to
+leave, in which a training this small could end."""
+_SLOW_SECONDS = 0.2
 READY = "ready-{}"
 """By process id; a newcomer that has it can take part at once."""
 
@@ -56,6 +60,8 @@ class Progress:
             self._curve.write(json.dumps([self._points * self._every, found]) + "\n")
         while (self._folder / HOLD).exists():
             time.sleep(0.01)
+        if (self._folder / SLOW).exists():
+            time.sleep(_SLOW_SECONDS)
         self._steps.write(f"{samples} {world} {ended} {time.time()}\n")
 
 

@@ -105,7 +105,7 @@ class _Processes:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
         self._folder = folder
-        self._hold = folder / progress.HOLD
+        self._hold, self._slow = folder / progress.HOLD, folder / progress.SLOW
         self._endpoint = f"127.0.0.1:{free_endpoint()}"
         self._workers: list[subprocess.Popen[bytes]] = []
         self._started = 0
@@ -138,9 +138,12 @@ class _Processes:
         self._hold.unlink(missing_ok=True)
         leaving = self._workers[world:]
         del self._workers[world:]
+        if leaving:
+            self._slow.touch()
         for worker in leaving:
             worker.terminate()  # to an agent: leave at the next step's end
         self._wait(f"a world of {world}", lambda: progress.newest(self._folder)[1] == world)
+        self._slow.unlink(missing_ok=True)
         for worker in leaving:
             worker.wait(PATIENCE_SECONDS)
 

@@ -19,6 +19,7 @@ from tests.pytorchjob.world import job_object, merged
 from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob import PyTorchJob, parse
 from volcano_elastic.kube.client import ApiError, Client
+from volcano_elastic.operator import measurement
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.coordinator_client import Report, endpoint, owed, read
 from volcano_elastic.operator.failed_nodes import FailedNodes
@@ -372,6 +373,38 @@ async def test_what_gpu_time_was_used_for_is_in_the_jobs_status() -> None:
     patches, _ = await measured(respond)
     (goodput,) = [patch["status"]["elastic"]["goodput"] for patch in patches]
     assert (goodput["ledger"], goodput["milliseconds"]) == ("x", {**spent, POD_STARTUP: 0})
+
+
+async def test_a_job_that_ends_has_its_last_ledger_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurement, "_EVERY_SECONDS", 0.1)
+    asked, twice = 0, asyncio.Event()
+
+    async def respond(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        if asked > 2:
+            raise web.HTTPServiceUnavailable  # its coordinator is gone
+        if asked == 2:
+            monkeypatch.setattr(measurement, "_EVERY_SECONDS", 600.0)
+            twice.set()
+        told = {"id": "x", "milliseconds": dict.fromkeys(TOLD, asked), "processes": 1}
+        return web.json_response({"job": "team/a", "pids": {}, "goodput": told})
+
+    def written() -> list[int]:
+        told = [patch["status"]["elastic"].get("goodput") for patch in server.patches]
+        return [one["milliseconds"]["productive_training"] for one in told if one]
+
+    async with coordinator(respond) as port, measuring(port) as (cluster, _, server):
+        await asyncio.wait_for(twice.wait(), 30)
+        await asyncio.sleep(0.5)
+        assert written() == [1], "not at every turn"
+        ended = job(rdzvPort=port - 1)
+        ended["metadata"] |= {"resourceVersion": "99"}
+        ended["status"]["conditions"] = [{"type": "Succeeded", "status": "True"}]
+        cluster.jobs.put(ended)
+        async with asyncio.timeout(30):
+            while written() != [1, 2]:  # noqa: ASYNC110  # a plain server
+                await asyncio.sleep(0.05)
 
 
 async def test_a_node_that_is_left_out_of_training_is_an_event_once() -> None:

@@ -282,15 +282,15 @@ def test_roles_never_make_a_gang_harder_to_start_than_its_size(
         assert found.by_role.get(name.lower(), 0) <= count
 
 
-def test_priority_falls_with_the_index_and_the_master_is_highest() -> None:
+def test_priority_falls_with_the_role_and_the_index() -> None:
     job = _job(master=True)
-    master, worker = known()
-    order = [(master, 0), (worker, 0), (worker, 1), (worker, 7)]
+    assert [role.name for role in known()] == ["PS", "Master", "Worker"]
+    order = [(role, i) for role in known() for i in (0, 1, 7) if i < (role.most_replicas or 8)]
     found = [
         int(pod_annotations(job, role, i, protected=True)["volcano.sh/task-priority"])
         for role, i in order
     ]
-    assert found == sorted(found, reverse=True) and len(set(found)) == 4
+    assert found == sorted(found, reverse=True) and len(set(found)) == len(order)
 
 
 def test_only_surplus_pods_cool_down_and_only_where_asked_for() -> None:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from volcano_elastic.api import condition
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.queue_policy import Diverged, Stragglers
 from volcano_elastic.api.role import elastic
@@ -109,9 +110,13 @@ def due(use: Use, desired: int, now: datetime) -> bool:
     return desired != use.size or now - use.written >= _WRITE_HOURS_EVERY
 
 
+def _ended(job: Object) -> bool:
+    return condition.finished((job.get("status") or {}).get("conditions") or ())
+
+
 class Measurement:
     """Asks each job's coordinator every ten seconds, or less often where there are very many, and
-    one whose job was edited at once."""
+    one whose job was edited, or has ended, at once."""
 
     def __init__(
         self,
@@ -182,7 +187,8 @@ class Measurement:
             self._hosts.pop(old["metadata"]["uid"], None)
         if old is None or new is None:
             return
-        if old["metadata"].get("generation") != new["metadata"].get("generation"):
+        edited = old["metadata"].get("generation") != new["metadata"].get("generation")
+        if edited or (_ended(new) and not _ended(old)):
             self._ask_now(key_of(new))
 
     def _ask_now(self, key: str) -> None:
@@ -190,8 +196,8 @@ class Measurement:
             self._due.put_nowait(key)
 
     async def _at_once(self, session: aiohttp.ClientSession, due: asyncio.Queue[str]) -> None:
-        """Edits of ranges are known at once, and so are pods of a lost node; what fails here is
-        done in its turn."""
+        """Edits of ranges are known at once, and so are pods of a lost node, and a job's status has
+        its last figures as soon as it ends; what fails here is done in its turn."""
         while True:
             keys = {await due.get()}
             while not due.empty() and len(keys) < _AT_ONCE:
@@ -199,12 +205,17 @@ class Measurement:
             jobs = [job for key in keys if (job := self._builder.parsed_job(key)) is not None]
             try:
                 await asyncio.gather(*(self._hear(session, job) for job in jobs))
+                await asyncio.gather(*map(self._write_last, keys - {job.key for job in jobs}))
             except Exception:
                 _log.exception("ranges could not be told")
 
     async def _once(self, session: aiohttp.ClientSession) -> int:
         # Before its first size is written, there is nothing to add to.
         jobs = [j for j in self._builder.parsed() if j.elastic and j.desired is not None]
+        if self._uses.keys() - {job.uid for job in jobs}:
+            served = {job.key for job in self._builder.parsed()}
+            over = [key for obj in self._cluster.jobs if (key := key_of(obj)) not in served]
+            await asyncio.gather(*map(self._write_last, over))
         self._uses = {j.uid: self._uses[j.uid] for j in jobs if j.uid in self._uses}
         self._reported = {j.uid: self._reported[j.uid] for j in jobs if j.uid in self._reported}
         self._warned = {j.uid: self._warned[j.uid] for j in jobs if j.uid in self._warned}
@@ -258,22 +269,33 @@ class Measurement:
         uses = kept(self._goodput.get(job.uid, known), report.goodput)
         pods, ledger = self._cluster.pods_of(obj), report.goodput
         uses = self._startups.count(job.uid, uses, pods, ledger.processes if ledger else 0)
-        if not job.finished:
-            passed = (now - seen) // timedelta(milliseconds=1)
-            uses = with_places(
-                uses,
-                passed,
-                int(elastic.get("ready") or 0),
-                job.elastic.max if job.elastic is not None else 0,
-            )
+        uses = with_places(
+            uses,
+            (now - seen) // timedelta(milliseconds=1),
+            int(elastic.get("ready") or 0),
+            job.elastic.max if job.elastic is not None else 0,
+        )
         self._goodput[job.uid] = uses
         # One that is silent may have told its last.
         told = report.heard is None or "milliseconds" not in known
         new = told and uses.get("milliseconds") != known.get("milliseconds")
         if uses != known and ("gpuHours" in change or new):
             change["goodput"] = uses
-        if change and await self._write(job, change) and "gpuHours" in change:
+        if change and await self._write(job.key, job.uid, change) and "gpuHours" in change:
             self._uses[job.uid] = Use(use.hours, now, desired, now)
+
+    async def _write_last(self, key: str) -> None:
+        """Writes what is known of a job that has ended, or is suspended, and was not written."""
+        obj = self._cluster.jobs.get(key)
+        uid = "" if obj is None else obj["metadata"]["uid"]
+        use, uses = self._uses.pop(uid, None), self._goodput.pop(uid, None)
+        if obj is None or use is None:
+            return
+        elastic = (obj.get("status") or {}).get("elastic") or {}
+        found = {"gpuHours": round(use.hours, 4), "goodput": uses}
+        change = {name: value for name, value in found.items() if value != elastic.get(name)}
+        if change:
+            await self._write(key, uid, change)
 
     async def _hear(self, session: aiohttp.ClientSession, job: PyTorchJob) -> Report:
         report = await self._ask(session, job)
@@ -430,18 +452,19 @@ class Measurement:
         resource = self._builder.policy_of(view.queue).resource
         return units(held or [view.pod_requests], resource)
 
-    async def _write(self, job: PyTorchJob, elastic: dict[str, Any]) -> bool:
+    async def _write(self, key: str, uid: str, elastic: dict[str, Any]) -> bool:
         # The uid makes it a Conflict if another job bears the name by now.
-        body = {"metadata": {"uid": job.uid}, "status": {"elastic": elastic}}
+        body = {"metadata": {"uid": uid}, "status": {"elastic": elastic}}
+        namespace, name = key.split("/")
         jobs = self._cluster.jobs
         try:
             answer = await jobs.client.patch(
-                jobs.resource, job.name, job.namespace, body, subresource="status"
+                jobs.resource, name, namespace, body, subresource="status"
             )
         except NotFound:
             return False
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
-            _log.warning("%s: what it used was not written: %s", job.key, error or "no answer")
+            _log.warning("%s: what it used was not written: %s", key, error or "no answer")
             return False
         jobs.put(answer)
         return True
