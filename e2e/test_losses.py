@@ -88,14 +88,11 @@ async def test_a_lost_node_takes_its_unit_along_until_it_is_back(four_nodes: Sta
     assert all(world % 2 == 0 for world in stage.worlds(job))
     await stage.judge_finished(job)
 
-    async def spent() -> dict[str, int]:
-        status = (await client.get(PYTORCHJOBS, "job", "default"))["status"]
-        return dict(status["elastic"]["goodput"]["milliseconds"])
-
     async def counted() -> bool:
-        ledger = await spent()
-        return ledger["pod_startup"] > 0 and ledger["productive_training"] > 0
+        status = (await client.get(PYTORCHJOBS, "job", "default"))["status"]
+        ledger = status["elastic"]["goodput"]
+        return "podsUntil" in ledger and ledger["milliseconds"]["productive_training"] > 0
 
-    # Pods were on their nodes before they ran; what was told last is written as the job ends.
-    await stage.until_asked(counted, "the ledger has all uses", 30)
-    print(f"ledger: {await spent()}")
+    # What was told last is written as the job ends. (A pod that began within the second in which
+    # it got its place adds 0 to its job's startups: Kubernetes tells seconds.)
+    await stage.until_asked(counted, "the ledger has training, and pods' startups", 30)
