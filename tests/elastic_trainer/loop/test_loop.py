@@ -115,14 +115,14 @@ def test_processes_live_through_joins_losses_and_leaves(job: Job) -> None:
     assert result["steps"] > 0
     assert sound(job), job.logs()
 
-    # Where somebody was live, a rank that has nothing to give or to get begins by one collective.
+    # Where somebody was live, a rank that has nothing to give or to get begins by one exchange.
     lines = [line.split() for one in job.folder.glob("begun-*") for line in one.open()]
     collectives: dict[int, list[int]] = {}
     for number, made in lines:
         collectives.setdefault(int(number), []).append(int(made))
     _, *later = sorted(collectives)
-    assert collectives[later[-1]] == [1, 1], "after a leave all have what is needed"
-    assert [min(collectives[number]) for number in later] == [1] * len(later), collectives
+    assert collectives[later[-1]] == [2, 2], "after a leave all have what is needed"
+    assert [min(collectives[number]) for number in later] == [2] * len(later), collectives
 
 
 def test_the_coordinator_and_rank_0_may_go(job: Job) -> None:

@@ -1,7 +1,8 @@
-"""What each rank says, told to all of them: in one collective where nobody says much.
+"""What each rank says, told to all of them by few messages.
 
-torch's `all_gather_object` needs two, since it tells the lengths first. With many ranks on few
-cores each collective waits for all of them to be scheduled once more.
+torch's `all_gather_object` passes each value around a ring of n ranks, after its length: by
+2 n (n - 1) messages, 2 (n - 1) one after another. Here rank 0 takes the values and sends them all
+back along a tree: by 2 (n - 1) messages, once where nobody says much.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def _all_gather(said: bytes, size: int, group: Any) -> list[bytes]:
     own = torch.zeros(size, dtype=torch.uint8, device="cpu")
     cut = bytearray(said[:size])
     own[: len(cut)] = torch.frombuffer(cut, dtype=torch.uint8)
-    frames = torch.empty(dist.get_world_size(group), size, dtype=torch.uint8, device="cpu")
-    dist.all_gather(list(frames.unbind()), own, group=group)
+    frames = torch.zeros(dist.get_world_size(group), size, dtype=torch.uint8, device="cpu")
+    taken = list(frames.unbind()) if dist.get_rank(group) == 0 else None
+    dist.gather(own, taken, group_dst=0, group=group)
+    dist.broadcast(frames, group_src=0, group=group)
     return [frame.numpy().tobytes() for frame in frames]
