@@ -16,7 +16,7 @@ from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.pytorchjob_validation import CONTAINER
 
 FIELD = "resources"
-"""Of status.elastic."""
+"""Key in status.elastic."""
 Object = Mapping[str, Any]
 Amount = TypeVar("Amount", Cpu, Bytes)
 

@@ -33,7 +33,7 @@ from volcano_elastic.cluster_state.speed import Curve, SizeSteps
 from volcano_elastic.snapshot.snapshot import Gang, Job, Pod, Snapshot, Unplaced
 
 FEW_SHAPES = 8
-"""Of so many shapes what is free is counted on; of more, most may not be asked for again."""
+"""Shapes whose free room is counted on; of more, most may not be asked for again."""
 
 
 @value
@@ -111,12 +111,12 @@ class QueueState:
 
     @fact
     def first_victims(self) -> Sequence[FirstVictim]:
-        """Of each job that might give, the pod that leaves first, in order."""
+        """The pod that leaves first of each job that might give, in order."""
         return sorted([first for s in self.jobs if (first := s.first_victim) is not None])
 
     @fact
     def _least(self) -> tuple[Vector, int, bool] | None:
-        """Of jobs that might give, the most that one of their workers asks for, by dimension; the
+        """The most that one worker of the jobs that might give asks for, by dimension; the
         least that one costs, since of a unit the rest leaves anyway; and whether all that have a
         node run. None if there are no such jobs."""
         givers = [state for state in self.jobs if state.may_give]
@@ -407,7 +407,7 @@ class ClusterState:
 
     @fact
     def bounds(self) -> QueueBounds:
-        """What each queue may hold, and what it has a right to."""
+        """Return what each queue may hold, and what it has a right to."""
         if self.snapshot.proportion:
             return bounds_by_weight(self.tree, self._demands())
         return QueueBounds(self.tree.caps, self.tree.deserved)

@@ -33,7 +33,7 @@ OWN_RIGHT = 2.0
 of many jobs beside queues of few large ones took up to a third longer than under rigid scheduling
 (weeks of Philly), and all jobs together a tenth."""
 PAUSE = timedelta(seconds=1)
-"""What a resize is taken to cost while none was measured: what the trainer's own restarts take."""
+"""The cost of a resize while none was measured: that of the trainer's own restarts."""
 UNMEASURED_COOLDOWN = timedelta(seconds=60)
 """The default cooldown until a resize of the job was measured."""
 LONGEST_COOLDOWN = timedelta(seconds=300)

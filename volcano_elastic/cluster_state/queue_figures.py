@@ -18,17 +18,17 @@ class QueueFigures(NamedTuple):
     free: int
     """Idle on nodes that take pods, as far as the queue may still use it."""
     guaranteed: int
-    """What pods of minimums hold: it is never taken."""
+    """Amount that pods of minimums hold: it is never taken."""
     surplus: int
-    """What elastic pods beyond the minimums hold, those of others' gangs too."""
+    """Amount that elastic pods beyond the minimums hold, those of others' gangs too."""
     borrowed: int
-    """What the queue holds beyond the larger of its deserved and its guarantee; 0 where it states
+    """Amount held beyond the larger of the queue's deserved and its guarantee; 0 where it states
     neither."""
     owed_to_minimums: int
-    """What jobs and gangs of the queue still need to start or to go on."""
+    """Amount that jobs and gangs of the queue still need to start or to go on."""
     jobs: int
     problem: str = ""
-    """What is wrong with the Queue itself: its parents."""
+    """The fault of the Queue itself: its parents."""
 
     def shown(self) -> dict[str, str | int]:
         """Return the figures as quantities, under the names of a policy's status."""

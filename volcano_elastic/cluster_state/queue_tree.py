@@ -24,7 +24,7 @@ class QueueBounds(NamedTuple):
     caps: Mapping[str, Sequence[int]]
     """The most that it may hold."""
     deserved: Mapping[str, Sequence[int]]
-    """What it has a right to; negative where it states nothing."""
+    """Amounts that it has a right to; negative where it states nothing."""
 
 
 class QueueTree:
@@ -55,7 +55,7 @@ class QueueTree:
         self.problems = {
             name: found for name in self.queues if (found := self._misplaced(name)) is not None
         }
-        """What is wrong with a queue's parents, by its name."""
+        """The fault of a queue's parents, by its name."""
         self.children: dict[str | None, list[str]] = {}
         for name, chain in self.chains.items():
             self.children.setdefault(chain[1] if len(chain) > 1 else None, []).append(name)

@@ -33,7 +33,7 @@ class Reason(StrEnum):
     AT_MAX_PER_JOB = "AtMaxPerJob"
     """The queue policy's surplus.maxPerJob."""
     AT_REPLICAS = "AtReplicas"
-    """What its autoscaler wishes (scaler hpa)."""
+    """Its autoscaler wishes it (scaler hpa)."""
     MAX_STEP_TOO_SMALL = "MaxStepTooSmall"
     """The queue policy's grow.maxStep is less than the job's nodeUnit."""
     NO_ROOM = "NoRoom"
@@ -58,7 +58,7 @@ class Reason(StrEnum):
     AT_MIN = "AtMin"
     NOBODY_WAITS = "NobodyWaits"
     NOT_NEEDED = "NotNeeded"
-    """Who waits has room without this job's surplus, or could not start even with it."""
+    """All that wait have room without this job's surplus, or could not start even with it."""
 
 
 WORDS: Mapping[Reason, str] = {

@@ -26,7 +26,7 @@ class Progress:
     """The progress of a job's training."""
 
     percentage: int
-    """Of its samples, that were consumed; 100 is all."""
+    """Part of its samples that was consumed; 100 is all."""
     remaining: int | None
     """Seconds that the rest takes at the present size, as fast as it was there; None: not known."""
 

@@ -21,7 +21,7 @@ class SlowRank:
     rank: int
     node: str
     seconds: float
-    """Of a batch, by itself."""
+    """Time of a batch, by itself."""
     others: float
     """Their median."""
     cause: str

@@ -38,7 +38,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class AtStart:
-    """What pods made from now on ask for instead of what their templates say."""
+    """Resources that pods made from now on ask for instead of those of their templates."""
 
     resources: Mapping[str, RoleResources] = field(default_factory=dict)
     """By role."""

@@ -1,4 +1,4 @@
-"""Whose failure the end of a pod is, as a table of data.
+"""Tells whose failure the end of a pod is, by a table of data.
 
 class         the job goes on                            counts as a restart
 software      in place, or at the same index             yes

@@ -22,7 +22,7 @@ USES: Mapping[str, str] = {
     "node_check": "checking nodes",
     "elastic_wait": "waiting for enough nodes, or for a place",
 }
-"""What each use is, in words."""
+"""Each use, in words."""
 PRODUCTIVE = "productive_training"
 POD_STARTUP = "pod_startup"
 """The operator's to know; all others are the trainer's."""
@@ -34,13 +34,13 @@ _MOST_PROCESSES = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """What one ledger has, as a coordinator tells it."""
+    """One ledger, as a coordinator tells it."""
 
     ledger: str
     milliseconds: Mapping[str, int]
     """By use, times processes."""
     processes: int = 0
-    """Of an agent; 0: not known."""
+    """Processes of an agent; 0: not known."""
 
 
 def read(told: object) -> Goodput | None:

@@ -75,7 +75,7 @@ class Observed:
     rebalances: bool = False
     """The queue policy's nodes.stragglers is Rebalance."""
     at_start: AtStart = field(default_factory=AtStart)
-    """What pods made from now on ask for instead of what their templates say."""
+    """Resources that pods made from now on ask for instead of those of their templates."""
     needs_first: bool = True
     """The elastic role's other pods can't go on without its pod 0."""
     to_leave: Mapping[str, str] = field(default_factory=dict)

@@ -17,7 +17,7 @@ class Settings:
     trainer_image: str = "volcano-elastic-trainer"
     """From which jobs get the trainer whose annotation asks for it and names no image."""
     trainer_folder: str = "/opt/volcano-elastic-trainer"
-    """What is copied of that image, and of those that jobs name."""
+    """The folder that is copied of that image, and of those that jobs name."""
 
 
 DEFAULTS = Settings()

@@ -58,7 +58,7 @@ class Backoff:
         """Until when no more surplus leaves for a claim, by its key."""
         self._aside: dict[str, SetAside] = {}
         self._why: dict[datetime, str] = {}
-        """What those that are set aside until then are told."""
+        """Sentence for those that are set aside until then."""
 
     @property
     def noted(self) -> set[str]:

@@ -37,7 +37,7 @@ class JobDraft:
         self.moved: list[Pod] = []
         """Pods that leave their node and are made anew elsewhere."""
         self.why_left: tuple[str, ...] = ()
-        """What is wrong with the nodes that pods leave, one sentence each."""
+        """The faults of the nodes that pods leave, one sentence each."""
         self._leavers: list[Pod] | None = None
         self.promised = 0
         """Workers of the minimum that wait and have been given room by this plan."""

@@ -287,11 +287,11 @@ class Giver(NamedTuple):
     workers: int
     gap: float
     cost: float
-    """What another queue's gain is weighed against: more where its own deserves them."""
+    """Return what another queue's gain is weighed against: more where its own deserves them."""
     lost: float
     """Log(speed) that it loses, as if it were not young."""
     gpus: float
-    """What the workers hold together."""
+    """Return the amounts that the workers hold together."""
     pause: float
     """Seconds that it stands still for it."""
     created: float

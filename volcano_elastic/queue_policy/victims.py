@@ -39,7 +39,7 @@ from volcano_elastic.queue_policy.queue_room import Full
 from volcano_elastic.snapshot.snapshot import Pod
 
 ALL = 1 << 30
-"""As many slots as an option may make."""
+"""The most slots that an option may make."""
 FEW = 128
 """Nodes that all claims of a queue may look at."""
 GLANCE = 16
@@ -71,7 +71,7 @@ class VictimSearch:
         self._nodes_in: dict[str, frozenset[int]] = {}
         self._cheaper_than: dict[tuple[object, ...], frozenset[str]] = {}
         self._first_victims: dict[str, list[FirstVictim]] = {}
-        """Of each queue's jobs, as a heap; those of before that the plan has changed since too."""
+        """Those of each queue's jobs, as a heap; some are of before a change of the plan."""
         draft.at_end.append(self._first_victims.clear)
         policies = draft.cluster.policies.values()
         self._protects = any(policy.shrink.protect for policy in policies)

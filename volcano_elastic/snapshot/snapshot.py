@@ -107,14 +107,14 @@ class Job:
     desired: int
     """The size now asked for; equals min = max for a rigid job."""
     pod_requests: Resources
-    """What one worker asks for."""
+    """Amounts that one worker asks for."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, str | int], ...] = ()
     node_affinity: NodeAffinity = ()
     node_unit: int = 1
     priority: int = 0
     cooldown: timedelta | None = None
-    """What the job itself says; see `cluster_state.job_state.cooldown`."""
+    """The job's own; see `cluster_state.job_state.cooldown`."""
     last_scale: Instant | None = None
     """When `desired` was last changed; None before the first change."""
     scaler: str = "volcano"
@@ -123,13 +123,13 @@ class Job:
     succeeded: int = 0
     """Workers that have finished well: they hold nothing, but still count in the size."""
     master_requests: Resources | None = None
-    """What the Master asks for; None without a Master."""
+    """Amounts that the Master asks for; None without a Master."""
     speeds: Mapping[int, float] = field(default_factory=dict)
     """Measured samples a second by size in Workers; empty before anything was measured."""
     gpu_hours: float = 0.0
     """Units of the policy's resource times hours it has used so far."""
     unmodelled: str = ""
-    """What of its pods the planner can't foresee (resourceClaims, networkTopology): such a job is
+    """Needs of its pods that can't be foreseen (resourceClaims, networkTopology): such a job is
     neither grown nor shrunk for."""
     replicas: int | None = None
     """`Worker.replicas`, the wish under the hpa scaler."""
@@ -157,7 +157,7 @@ class Gang:
     succeeded: int = 0
     """Pods that have finished well; they count towards min_member."""
     pod_requests: Resources | None = None
-    """What one pod asks for, where the pods don't exist yet (a pending vcjob)."""
+    """Amounts that one pod asks for, where the pods don't exist yet (a pending vcjob)."""
     loose: bool = False
     """Volcano made it for pods that bring none, of a Deployment, say: each of them is wanted, not
     only its minimum."""

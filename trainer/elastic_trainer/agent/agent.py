@@ -129,7 +129,7 @@ class Agent:
         self._metrics = WorkerMetrics()
         self._counted = Counted()
         self._beat_seconds = BEAT_SECONDS
-        """As the coordinator says."""
+        """Seconds between beats, as the coordinator asks."""
         self._fatal: str | None = None
         """Why no worker is to be started again."""
         self._job_failed = False

@@ -15,7 +15,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Counted:
-    """Of one agent: until when its time is counted.
+    """Until when one agent's time is counted.
 
     Args:
         clock: nanoseconds, of CLOCK_BOOTTIME.
@@ -23,7 +23,7 @@ class Counted:
 
     def __init__(self, clock: Callable[[], int] | None = None) -> None:
         self.goodput = Goodput()
-        """As a coordinator told it last."""
+        """The ledger that a coordinator told last."""
         self._keepers: list[tuple[str, int]] = []
         self._clock = clock or _since_boot
         self._until = self._began = _began() if clock is None else self._clock()

@@ -10,7 +10,7 @@ from elastic_trainer.protocol.message import Electorate
 
 
 class FixedPlace:
-    """What an agent asks of `Succession`, too."""
+    """The same interface as `Succession`'s."""
 
     term = 0
     port = 0

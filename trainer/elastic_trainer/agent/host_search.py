@@ -21,7 +21,7 @@ MOST = 8
 
 @dataclass(frozen=True)
 class Answers:
-    """What came of a search."""
+    """The result of a search."""
 
     standings: tuple[Standing, ...] = ()
     silent: bool = False

@@ -77,7 +77,7 @@ class Identity:
     peers: tuple[Place, ...] = ()
     """Where some of the job's agents say who hosts the coordinator."""
     commits: tuple[NewestCommit, ...] = ()
-    """Of this job, heard of before this pod was made."""
+    """Commits of this job, heard of before this pod was made."""
 
     @classmethod
     def read(

@@ -108,7 +108,7 @@ class Succession:
 
     @property
     def port(self) -> int:
-        """Of its service; 0: it serves none."""
+        """The port of its service; 0: it serves none."""
         return self._service.port
 
     @property

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Requests:
-    """What answers the service's requests."""
+    """The side that answers the service's requests."""
 
     standing: Callable[[], Standing]
     vote: Callable[[Ballot], Vote]

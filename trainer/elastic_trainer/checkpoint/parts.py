@@ -26,15 +26,15 @@ from elastic_trainer.store.blob import ShardPart, encode_placement
 from elastic_trainer.store.slot import SlotError
 
 _SHARDED = ("model", "optimizer")
-"""What of a state holds DTensors; of the rest each rank has all."""
+"""Parts of a state that hold DTensors; each rank has all of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What the first of the earlier ranks has that isn't sharded."""
+    """The parts that aren't sharded, of the first of the earlier ranks."""
 
     values: dict[str, Any]
-    """Of model and optimizer, by name."""
+    """Values of model and optimizer, by name."""
     others: dict[str, Any]
     """The state less model and optimizer."""
     kinds: dict[str, str]

@@ -73,7 +73,7 @@ class Stored:
 
     commits: tuple[Identity, ...] = ()
     unusable: tuple[str, ...] = ()
-    """What is wrong with those commits that aren't what was written."""
+    """The faults of commits that aren't as they were written."""
     gone: str = ""
     """How it is known, where there are no commits, that there were some; empty: it isn't."""
     run: int = 0

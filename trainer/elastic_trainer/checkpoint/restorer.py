@@ -55,7 +55,7 @@ class _Outcome:
     """The end of one rank's loading."""
 
     available: Available
-    """What it has now."""
+    """The states that it has now."""
     damaged: str | None = None
     """How its source was not what it should be."""
     refusal: str | None = None

@@ -11,7 +11,7 @@ BURST, PER_SECOND = 2000.0, 500.0
 """Messages that an agent may send at once, and lastingly; then its stream is closed."""
 
 CLOSE = None
-"""What a session's queue holds after its last message."""
+"""The entry of a session's queue after its last message."""
 BEAT = b""
 """It holds this for a heartbeat that is made when it is sent."""
 

@@ -62,7 +62,7 @@ class Agent:
     step_seconds: float = 0.0
     """A long one of its workers' recent steps, see agent/step_times.py; 0: not known."""
     reached: Reached | None = None
-    """As its workers have told last."""
+    """The progress that its workers have told last."""
     worked: tuple[Worked, ...] = ()
     """Likewise, of each by its local rank; empty: not measured."""
     moved_at: float = 0.0
@@ -96,7 +96,7 @@ class Agent:
 
 
 class Trait(Enum):
-    """What agents are counted by."""
+    """The facts by which agents are counted."""
 
     ATTACHED = "attached"
     LINKED = "attached and linked"

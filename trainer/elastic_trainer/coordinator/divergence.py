@@ -41,7 +41,7 @@ class Diverged:
 
 @dataclass(frozen=True)
 class ReplicaWatch:
-    """What is known of the ranks' states."""
+    """Knowledge of the ranks' states."""
 
     round: int = -1
     told: Mapping[int, PersistentMap[str, tuple[str, ...]]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class ReplicaWatch:
     agreed: int = -1
     """The newest step at which all had the same."""
     diverged: Mapping[Key, Diverged] = field(default_factory=dict)
-    """As of the step that was judged last, in whichever round."""
+    """Ranks that differed at the step that was judged last, in whichever round."""
     total: int = 0
     """Ranks that were ever found so, as often as they were."""
 

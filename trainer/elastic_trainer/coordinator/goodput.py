@@ -19,7 +19,7 @@ from elastic_trainer.protocol.message import Goodput, Moment
 
 
 class Use(Enum):
-    """What a process' time is used for."""
+    """A use of a process' time."""
 
     TRAINING = "productive_training"
     """Steps that count, and what the script does after the last one."""
@@ -51,17 +51,17 @@ class Account:
     """Until when (ms of the caller's clock) it is counted."""
     processes: int
     use: Use | None
-    """Of the time from then on; None: open until the next step."""
+    """The use of the time from then on; None: open until the next step."""
     open: int = 0
     stall: int = 0
-    """As its workers have told, since their start."""
+    """Time that its workers have told, since their start."""
     input: int = 0
     step: int = -1
 
 
 @dataclass(frozen=True)
 class Running:
-    """What accounts of one use have in common: their time goes on though nobody writes it down."""
+    """The part that accounts of one use share: their time goes on though nobody writes it down."""
 
     processes: int = 0
     since: int = 0
@@ -103,7 +103,7 @@ class Ledger:
     keeper: str = ""
     """The coordinator that keeps it."""
     generation: int = 0
-    """Of coordinators that have kept it."""
+    """Coordinators that have kept it."""
     inherited: Mapping[Use, int] = field(default_factory=lambda: _NOTHING)
     """By the coordinators before."""
     inheritance: Inheritance | None = None

@@ -23,7 +23,7 @@ WORKING = 10.0
 """How many times as long a rank has that computes or commits, and one in a round's first step."""
 MOST_DOUBLED = 6
 BUSY_CPUS = 0.3
-"""Of one CPU: a process that uses more computes. Who waits in a collective of gloo uses none."""
+"""Part of one CPU: a process that uses more computes; one that waits in a collective uses none."""
 RECENT = 16
 """Steps of which the median is taken."""
 ANSWER_SECONDS = 10.0
@@ -31,13 +31,13 @@ ANSWER_SECONDS = 10.0
 KEPT = 5
 """Hangs that /status tells."""
 KEPT_STACKS = 8
-"""Of the newest hang, that differ: those of ranks behind first. Older ones keep the first."""
+"""Stacks of the newest hang that differ, those of ranks behind first. Older ones keep the first."""
 KEPT_FLIGHTS = 4
 
 
 @dataclass(frozen=True)
 class StepWatch:
-    """What is known of the steps that come, or don't. Times are seconds of the caller's clock."""
+    """Knowledge of the steps that come, or don't. Times are seconds of the caller's clock."""
 
     since: float = 0.0
     """When the last step was applied, or the round's workers were all there, or state moved."""
@@ -53,7 +53,7 @@ class StepWatch:
     asked: float | None = None
     """When agents were asked for their workers' stacks."""
     reports: Mapping[str, tuple[WorkerReport, ...]] = field(default_factory=dict)
-    """Of each agent that has answered."""
+    """Reports of each agent that has answered."""
 
     def begun(self, now: float) -> StepWatch:
         """A round's workers begin, or bytes of state have moved."""

@@ -207,21 +207,21 @@ class State:
     """Samples that training will have consumed in the end; 0: not known."""
     rounds: tuple[RoundRecord, ...] = ()
     watch: StepWatch = field(default_factory=StepWatch)
-    """Of the steps that come, or don't."""
+    """The watch over steps that come, or don't."""
     hangs: tuple[Hang, ...] = ()
     """The newest, by time."""
     stragglers: StragglerWatch = field(default_factory=StragglerWatch)
-    """Of ranks that are slower by themselves than the others."""
+    """The watch over ranks that are slower by themselves than the others."""
     shares: Shares = field(default_factory=Shares)
-    """Of ranks that take fewer samples than the others."""
+    """The shares of ranks that take fewer samples than the others."""
     replicas: ReplicaWatch = field(default_factory=ReplicaWatch)
-    """Of ranks whose state is another than the others'."""
+    """The watch over ranks whose state is another than the others'."""
     divergences: tuple[Divergence, ...] = ()
     """The newest, by time."""
     repaired: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """Agents and local ranks for whose states rounds were ended, and when."""
     ledger: Ledger = field(default_factory=Ledger)
-    """Of GPU time."""
+    """The account of GPU time."""
     checking: bool = False
     """A node check is under way."""
     hangs_total: int = 0
@@ -241,9 +241,9 @@ class State:
     heard_since: float = 0.0
     """Nobody's newest sign of life is older, so that silence is looked for only once it may be."""
     pace: Pace = field(default_factory=Pace)
-    """Of all agents' signs of life."""
+    """The pace of all agents' signs of life."""
     electorate: Electorate | None = None
-    """Who must agree to the next round: the newest that any agent told of, or we made."""
+    """Members that must agree to the next round: the newest that any agent told of, or we made."""
     gone: frozenset[str] = frozenset()
     """Agents that never come back: they count no more."""
     left: frozenset[str] = frozenset()
@@ -251,7 +251,7 @@ class State:
     missing: tuple[Member, ...] = ()
     """For whom the next round waits: without some of them another side may make one, too."""
     returning: frozenset[str] = frozenset()
-    """Who elected this coordinator, and therefore comes to it. Other members of the round are not
+    """Agents that elected this coordinator, and come to it. Other members of the round are not
     waited for."""
 
     @property

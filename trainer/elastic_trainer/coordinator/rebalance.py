@@ -19,7 +19,7 @@ FULL = 1000
 LEAST = 250
 """The least share: what doesn't depend on the samples isn't saved by taking fewer."""
 BACK = 0.9
-"""Of the others' speed: from this on a rank takes as much as they do."""
+"""Part of the others' speed from which on a rank takes as much as they do."""
 TOLERANCE = 0.2
 """A share is kept while the speed is so near to it."""
 SELDOM = 6
@@ -31,7 +31,7 @@ class Shares:
     """Each rank's share."""
 
     given: Mapping[Key, int] = field(default_factory=dict)
-    """Of ranks that take less than `FULL`, in the round, or in the next if `due`."""
+    """Shares of ranks that take less than `FULL`, in the round, or in the next if `due`."""
     due: bool = False
     """The round's ranks go by other ones."""
     streaks: Mapping[Key, int] = field(default_factory=dict)

@@ -106,12 +106,12 @@ def _decoded(envelope: bytes) -> Any:
 
 @dataclass(frozen=True)
 class Succeeds:
-    """What an elected coordinator knows from its agent."""
+    """An elected coordinator's knowledge from its agent."""
 
     electorate: Electorate
     gone: frozenset[str]
     returning: frozenset[str]
-    """Who has granted its election."""
+    """Agents that have granted its election."""
 
 
 class CoordinatorServer:

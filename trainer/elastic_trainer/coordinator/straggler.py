@@ -46,7 +46,7 @@ class Worked:
     batches: int
     """That these are of."""
     samples: int
-    """Of those batches."""
+    """Samples of those batches."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Pace:
     input: float = 0.0
     network: float = 0.0
     samples: float = 1.0
-    """Of a batch."""
+    """Samples of a batch."""
 
     @property
     def own(self) -> float:
@@ -95,7 +95,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class StragglerWatch:
-    """What is known of how fast ranks are by themselves; times are in seconds of one clock."""
+    """Knowledge of how fast ranks are by themselves; times are in seconds of one clock."""
 
     round: int = -1
     since: float = 0.0
@@ -103,7 +103,7 @@ class StragglerWatch:
     tried: float = 0.0
     """When it was looked at last."""
     base: Mapping[Key, Worked] = field(default_factory=dict)
-    """As told then."""
+    """The totals told then."""
     streaks: Mapping[Key, int] = field(default_factory=dict)
     """Windows in a row in which it was slow; of those that were in the last one."""
     named: Mapping[Key, Straggler] = field(default_factory=dict)

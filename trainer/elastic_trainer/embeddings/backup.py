@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Backup:
-    """What this rank keeps for another, and to whom it gives its own.
+    """The rows this rank keeps for another, and the rank to which it gives its own.
 
     Args:
         embeddings: whose rows are kept twice.

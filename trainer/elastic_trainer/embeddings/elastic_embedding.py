@@ -45,7 +45,7 @@ class ElasticEmbedding(torch.nn.Module):
     """
 
     make_split_state: Callable[[Sequence[torch.nn.Module]], SplitState] = staticmethod(SplitTables)
-    """What ElasticLoop calls with all of a model's."""
+    """Called by ElasticLoop with all of a model's."""
 
     def __init__(
         self,

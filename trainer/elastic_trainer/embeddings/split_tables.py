@@ -75,7 +75,7 @@ class SplitTables:
         self._pending: tuple[Identity, list[Update], list[Update]] | None = None
         """A step that this rank has received, and not applied; that of its copies last."""
         self._newest = NOTHING
-        """What any rank had live when they met."""
+        """The newest live state that any rank had when they met."""
         self._present: list[int] = []
         """By bucket, who had it in that state; NOBODY where a holder is gone."""
         self._files: dict[str, Any] = {}

@@ -40,7 +40,7 @@ class BufferBackup:
             for name, buffer in one._buffers.items()
             if id(buffer) not in norms
         ]
-        """Of buffers that a forward may replace: where they are, and which one is kept."""
+        """Buffers that a forward may replace: where they are, and which one is kept."""
         found = {id(one): one for part in everything for one in part.buffers(recurse=False)}
         laid: dict[Any, list[torch.Tensor]] = defaultdict(list)
         self._others: list[torch.Tensor] = []

@@ -25,7 +25,7 @@ EVERY_BUCKET: Buckets = np.arange(BUCKETS)
 
 
 class Verdict(Enum):
-    """What became of a request; nothing was done unless it is DONE."""
+    """The answer to a request; nothing was done unless it is DONE."""
 
     DONE = 0
     NOT_OWNER = 1

@@ -36,7 +36,7 @@ Buckets = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Server:
-    """What a server said last."""
+    """A server's last word."""
 
     address: str
     life: str

@@ -17,7 +17,7 @@ from elastic_trainer.embeddings.table import Entries, TableSettings
 SERVERS_VARIABLE = "VOLCANO_ELASTIC_PARAMETER_SERVERS"
 """host:port of a job's servers with commas between, the first one first; set in its pods."""
 MESSAGE_BYTES = 256 << 20
-"""Of a message, at most: a batch's rows go in one."""
+"""The most of a message: a batch's rows go in one."""
 OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),

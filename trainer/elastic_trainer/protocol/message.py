@@ -74,7 +74,7 @@ class Goodput:
 
 @dataclass(frozen=True)
 class Electorate:
-    """Who says which agent hosts the coordinator; see succession/electorate.py."""
+    """The voters on which agent hosts the coordinator; see succession/electorate.py."""
 
     term: int = 0
     round: int = 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 BEAT_SECONDS = 0.2
 MOST_BEAT_SECONDS = 3.0
 BEATS_PER_SECOND = 1500.0
-"""Of all agents together."""
+"""Beats of all agents together."""
 SILENT_BEATS = 2.5
 """Between two signs of life, at the least, before silence says that somebody is gone."""
 SLOW_TO_HEAR = 3.0

@@ -10,7 +10,7 @@ from elastic_trainer.succession.electorate import is_newer
 
 @dataclass(frozen=True)
 class Ballot:
-    """What a candidate asks of the voters."""
+    """A candidate's question to the voters."""
 
     term: int
     candidate: str
@@ -33,8 +33,8 @@ class Vote:
 
 @dataclass(frozen=True)
 class Voter:
-    """What an agent's vote depends on. It is lost with the agent's process, which is no voter any
-    more when it begins anew."""
+    """The state that an agent's vote depends on. It is lost with the agent's process, which is no
+    voter any more when it begins anew."""
 
     sworn: int = 0
     """The highest term it knows of. It follows no coordinator of a lower one."""

@@ -1,4 +1,4 @@
-"""Whose word it takes to make a round, or to take the coordinator over; pure.
+"""Tells whose word it takes to make a round, or to take the coordinator over; pure.
 
 An electorate is the members of the newest round that is known. A coordinator makes a further round
 only while it hears enough of them, and an agent takes over only with the votes of more than half of

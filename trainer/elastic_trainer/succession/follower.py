@@ -21,11 +21,11 @@ from elastic_trainer.succession.electorate import TERMS_OF_A_HOST, missing, next
 from elastic_trainer.succession.standing import EndedPods, Found, Standing
 
 PROBE_SHARE = 0.7
-"""Of the limit of silence: then the host's agent is asked whether it is still there."""
+"""Part of the limit of silence, after which the host's agent is asked whether it is still there."""
 UNKNOWN_HOST_LIMITS = 3.0
-"""As often the limit of silence, for a coordinator whose host isn't known to this agent."""
+"""Times the limit of silence, for a coordinator whose host isn't known to this agent."""
 UNPROVEN_LIMITS = 10.0
-"""As often the limit of silence, for a host that nobody has proven gone, and of whose coordinator
+"""Times the limit of silence, for a host that nobody has proven gone, and of whose coordinator
 no other agent knows."""
 RETRY_SECONDS = 0.2
 """Before an agent that was not elected stands again; up to twice as long, by chance."""
@@ -60,7 +60,7 @@ class Follower:
     stand_at: float | None = None
     """When it stands for election next; None: it has no turn yet."""
     highest: int = 0
-    """Of the terms that voters have told it."""
+    """The highest term that voters have told it."""
     gone: frozenset[str] = frozenset()
     """Electors that are proven to have ended."""
     beat: float = 0.0
@@ -152,7 +152,7 @@ class Follower:
 
     @property
     def asks(self) -> Member | None:
-        """Whom it asks, in doubt, whether the coordinator's host is there; None: nobody."""
+        """Return whom to ask, in doubt, whether the coordinator's host is there; None: nobody."""
         host = self.host
         known = host is not None and host.port and host.agent not in {self.agent, *self.gone}
         return host if known else None

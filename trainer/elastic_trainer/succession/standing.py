@@ -1,4 +1,4 @@
-"""What an agent tells others of itself and the coordinator that it follows; data only."""
+"""An agent's word to others of itself and the coordinator that it follows; data only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elastic_trainer.protocol.message import Member
 
 @dataclass(frozen=True)
 class Standing:
-    """What an agent tells of itself and the coordinator that it follows."""
+    """An agent's word of itself and the coordinator that it follows."""
 
     job: str
     agent: str
@@ -26,7 +26,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Found:
-    """What came of a question to a member."""
+    """The answer to a question to a member."""
 
     standing: Standing | None = None
     gone: bool = False
