@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from elastic_trainer.embeddings.hashing import first_values, mix
-from elastic_trainer.embeddings.row_index import RowIndex
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,28 +49,3 @@ def test_rows_are_uniform_and_differ_by_seed_table_and_id() -> None:
     assert len(np.unique(found)) == found.size
     others = values([7]), values([7], seed=2), values([7], table="users"), values([8])
     assert len({one.tobytes() for one in others}) == 4
-
-
-@given(st.lists(IDS, max_size=6))
-def test_an_index_finds_what_a_dictionary_finds(batches: list[list[int]]) -> None:
-    index, expected = RowIndex(), {}
-    for batch in batches:
-        new = [one for one in batch if one not in expected]
-        rows = np.arange(len(expected), len(expected) + len(new), dtype=np.int64)
-        index.insert(np.array(new, dtype=np.int64), rows)
-        expected.update(zip(new, rows.tolist(), strict=True))
-    asked = [one for batch in batches for one in batch] + [0, 1, 2**63 - 1]
-    found = index.find(np.array(asked, dtype=np.int64))
-    assert found.tolist() == [expected.get(one, -1) for one in asked]
-    assert len(index) == len(expected)
-
-
-def test_an_index_grows_and_shrinks() -> None:
-    index = RowIndex()
-    ids = np.arange(100_000, dtype=np.int64) * 1024
-    index.insert(ids, np.arange(len(ids), dtype=np.int64))
-    assert (index.find(ids) == np.arange(len(ids))).all()
-    large = index.nbytes
-    index.keep(ids[:10], np.arange(10, dtype=np.int64))
-    assert index.find(ids[:12]).tolist() == [*range(10), -1, -1]
-    assert index.nbytes < large / 100

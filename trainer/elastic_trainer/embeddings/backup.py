@@ -8,16 +8,13 @@ lost holder's rows go on from its backup's, in the step where all are.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from elastic_trainer.embeddings.exchange import Update, swap, swap_counts
+from elastic_trainer.embeddings.split_table import SplitTable
 from elastic_trainer.embeddings.table import Entries, Table
 from elastic_trainer.ranks.process_group import ProcessGroup
-
-if TYPE_CHECKING:
-    from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 
 
 class Backup:
@@ -27,7 +24,7 @@ class Backup:
         embeddings: whose rows are kept twice.
     """
 
-    def __init__(self, embeddings: Sequence[ElasticEmbedding]) -> None:
+    def __init__(self, embeddings: Sequence[SplitTable]) -> None:
         self._embeddings = embeddings
         self._copies = [Table(one.table.settings) for one in embeddings]
         self._group = ProcessGroup()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,13 +25,11 @@ from elastic_trainer.embeddings.backup import Backup, swap_entries
 from elastic_trainer.embeddings.exchange import Update
 from elastic_trainer.embeddings.hashing import BUCKETS
 from elastic_trainer.embeddings.owner_map import NOBODY, OwnerMap, assign
+from elastic_trainer.embeddings.split_table import SplitTable
 from elastic_trainer.embeddings.table_files import read_tables, write_tables
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.errors import StorageError
 from elastic_trainer.store.storage import Storage
-
-if TYPE_CHECKING:
-    from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 
 
 class SplitTables:
@@ -54,7 +52,7 @@ class SplitTables:
     name = "elastic_trainer.embeddings"
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
-        self._embeddings = cast("Sequence[ElasticEmbedding]", modules)
+        self._embeddings = cast("Sequence[SplitTable]", modules)
         names = [one.name for one in self._embeddings]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(

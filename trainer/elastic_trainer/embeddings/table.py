@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -10,14 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from elastic_trainer.embeddings.bucket_rows import NO_ROW, BucketRows, Rows
 from elastic_trainer.embeddings.candidates import Candidates
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets, first_values
-from elastic_trainer.embeddings.row_index import RowIndex
 from elastic_trainer.embeddings.row_optimizer import RowOptimizer
-
-_SMALLEST = 1 << 10
-"""Rows of the first slab."""
-_NO_BUCKET = -1
 
 
 @dataclass(frozen=True)
@@ -117,14 +113,13 @@ class Entries:
 
 def _among(wanted: Collection[int], ids: Ids) -> NDArray[np.bool_]:
     """Tell which ids are in these buckets."""
-    return _mask(wanted)[buckets(ids)]
+    mask = np.zeros(BUCKETS, dtype=bool)
+    mask[_numbers(wanted)] = True
+    return mask[buckets(ids)]
 
 
-def _mask(wanted: Collection[int]) -> NDArray[np.bool_]:
-    """Tell of each bucket whether it is one of these; the last one is _NO_BUCKET."""
-    mask = np.zeros(BUCKETS + 1, dtype=bool)
-    mask[list(wanted)] = True
-    return mask
+def _numbers(wanted: Collection[int]) -> NDArray[np.int64]:
+    return np.fromiter(wanted, dtype=np.int64, count=len(wanted))
 
 
 @dataclass
@@ -150,33 +145,31 @@ class Table:
         self.counters = Counters()
         self.watchers: list[Callable[[Ids], None]] = []
         """Each is called with the ids of which an update changed anything."""
-        self._index = RowIndex()
         self._candidates = Candidates()
-        self._used = 0
-        self._free: Ids = np.empty(0, dtype=np.int64)
-        """Rows below `_used` that were given back."""
-        self._state_width = settings.optimizer.state_width(settings.width)
-        self._allocate(_SMALLEST)
+        dtype = np.float32 if settings.dtype == torch.float32 else np.float64
+        self._rows = BucketRows(
+            weights=(dtype, settings.width),
+            state=(dtype, settings.optimizer.state_width(settings.width)),
+            seen=(np.int64, None),
+            last=(np.int64, None),
+        )
 
     def __len__(self) -> int:
         """Return how many ids have a row here."""
-        return len(self._index)
+        return len(self._rows)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows in use, and of the indexes."""
-        each = (self.settings.width + self._state_width) * self._weights.element_size() + 3 * 8 + 2
-        return self._used * each + self._index.nbytes + self._candidates.nbytes
+        """Bytes of the rows in use, and of what finds them."""
+        return self._rows.nbytes + self._candidates.nbytes
 
     def pull(self, ids: Ids) -> torch.Tensor:
         """Return a row for each id, also where it has none yet."""
-        rows = self._index.find(ids)
-        unknown = np.flatnonzero(rows < 0)
-        if not len(unknown):
-            return self._weights.index_select(0, torch.from_numpy(rows))
-        rows[unknown] = 0
-        found = self._weights.index_select(0, torch.from_numpy(rows))
-        found[torch.from_numpy(unknown)] = self._first_values(ids[unknown])
+        rows = self._rows.find(ids)
+        found = self._column("weights").index_select(0, torch.from_numpy(rows))
+        unknown = np.flatnonzero(rows == NO_ROW)
+        if len(unknown):
+            found[torch.from_numpy(unknown)] = self._first_values(ids[unknown])
         return found
 
     def update(self, ids: Ids, seen: NDArray[np.int64], gradients: torch.Tensor, lr: float) -> None:
@@ -191,10 +184,10 @@ class Table:
         self.step += 1
         if len(ids):
             self._tell(ids)
-            rows = self._index.find(ids)
-            if (rows < 0).any():
+            rows = self._rows.find(ids)
+            if (rows == NO_ROW).any():
                 rows = self._admit(ids, seen, rows)
-            touched = rows >= 0
+            touched = rows != NO_ROW
             if not touched.all():
                 rows, seen = rows[touched], seen[touched]
                 gradients = gradients[torch.from_numpy(touched)]
@@ -205,100 +198,60 @@ class Table:
     def entries(self, wanted: Collection[int] | None = None) -> Entries:
         """Return a copy of what is held here, or of some buckets of it, by id: so it is the same
         whoever held it before."""
-        rows = self._rows(wanted)
-        rows = rows[np.argsort(self._ids[rows])]
-        counts = self._candidates.entries()
-        if wanted is not None:
-            asked = _among(wanted, counts[0])
-            counts = counts[0][asked], counts[1][asked], counts[2][asked]
-        return self._copied(rows, counts)
+        of = None if wanted is None else _numbers(wanted)
+        rows = self._rows.rows(of)
+        rows = rows[np.argsort(self._rows.ids(rows))]
+        return self._copied(rows, self._candidates.entries(of))
 
     def ids_in(self, wanted: Collection[int]) -> Ids:
-        """Return the ids of these buckets that have a row or a count here."""
-        candidates = self._candidates.entries()[0]
-        return np.concatenate(
-            [self._ids[self._rows(wanted)], candidates[_among(wanted, candidates)]]
-        )
+        """Return the ids of these buckets that have a row or a count here, bucket by bucket."""
+        of = _numbers(wanted)
+        return np.concatenate([self._rows.ids(self._rows.rows(of)), self._candidates.ids(of)])
 
     def entries_of(self, ids: Ids) -> Entries:
         """Return a copy of what is held of these ids."""
-        rows = self._index.find(ids)
-        return self._copied(rows[rows >= 0], self._candidates.entries_of(ids))
+        rows = self._rows.find(ids)
+        return self._copied(rows[rows != NO_ROW], self._candidates.entries_of(ids))
 
     def replace(self, ids: Ids, entries: Entries) -> None:
-        """Hold of these ids, no two alike, exactly these entries."""
-        rows = self._index.find(ids)
-        stays = np.isin(ids, entries.ids.numpy())
-        self._give_back(rows[(rows >= 0) & ~stays])
+        """Hold of these ids, no two alike, exactly these entries, of no others."""
         given = entries.ids.numpy()
-        rows = self._index.find(given)
-        rows[rows < 0] = self._take_rows(given[rows < 0])
-        self._write(rows, entries)
+        if len(given) < len(ids):
+            others = np.setdiff1d(ids, given)
+            self._rows.remove(others[self._rows.find(others) != NO_ROW])
         self._candidates.forget(ids)
-        self._put_candidates(entries)
+        self._write(self._rows.put(given), entries)
 
     def _tell(self, ids: Ids) -> None:
         for watcher in self.watchers:
             watcher(ids)
 
     def _copied(self, rows: Ids, counts: tuple[Ids, Ids, Ids]) -> Entries:
-        at = torch.from_numpy(rows)
-        candidates = [torch.from_numpy(part) for part in counts]
-        return Entries(
-            torch.from_numpy(self._ids[rows]),
-            self._weights.index_select(0, at),
-            self._state.index_select(0, at),
-            torch.from_numpy(self._seen[rows]),
-            torch.from_numpy(self._last[rows]),
-            *candidates,
-        )
+        parts = [self._rows.ids(rows)]
+        parts += [one.numbers[rows] for one in self._rows.columns.values()]
+        return Entries(*map(torch.from_numpy, [*parts, *counts]))
 
     def put(self, entries: Entries) -> None:
         """Hold these, too. Raises ValueError where an id is held already."""
         ids = entries.ids.numpy()
-        taken = self._index.find(ids) >= 0
+        taken = self._rows.find(ids) != NO_ROW
         if taken.any():
             raise ValueError(
                 f"id {int(ids[taken][0])} of table {self.settings.name!r} is held here already: "
                 "expected each bucket to come from one holder"
             )
-        self._write(self._take_rows(ids), entries)
-        self._put_candidates(entries)
+        self._write(self._rows.add(ids), entries)
 
-    def _write(self, rows: Ids, entries: Entries) -> None:
-        at = torch.from_numpy(rows)
-        self._weights.index_copy_(0, at, entries.weights)
-        self._state.index_copy_(0, at, entries.state)
-        self._seen[rows] = entries.seen.numpy()
-        self._last[rows] = entries.last.numpy()
-
-    def _put_candidates(self, entries: Entries) -> None:
+    def _write(self, rows: Rows, entries: Entries) -> None:
+        for column, part in zip(self._rows.columns.values(), entries.tensors()[1:5], strict=True):
+            column.numbers[rows] = part.numpy()
         if len(entries.candidates):
-            self._candidates.put(
-                entries.candidates.numpy(),
-                entries.candidates_seen.numpy(),
-                entries.candidates_last.numpy(),
-            )
+            self._candidates.put(*(part.numpy() for part in entries.tensors()[5:]))
 
     def drop(self, given: Collection[int]) -> None:
         """Hold these buckets no longer."""
-        for _ in self.drop_in_parts(given, max(1, self._used)):
-            pass
-
-    def drop_in_parts(self, given: Collection[int], most: int) -> Iterator[None]:
-        """Hold these buckets no longer, so many rows at a time. Between two parts the table may be
-        used, but for these buckets."""
-        mask = _mask(given)
-        rows = self._rows(given)
-        for begin in range(0, len(rows), most):
-            part = rows[begin : begin + most]
-            # What was evicted meanwhile may be another id's row by now.
-            self._give_back(part[mask[self._bucket[part]]])
-            yield
-        ids, seen, last = self._candidates.entries()
-        if len(ids):
-            stays = ~_among(given, ids)
-            self._candidates.replace(ids[stays], seen[stays], last[stays])
+        self._rows.drop(_numbers(given))
+        self._candidates.drop(_numbers(given))
 
     def clear(self) -> None:
         """Hold nothing, as at the beginning."""
@@ -307,22 +260,25 @@ class Table:
 
     # ---- rows
 
+    def _column(self, name: str) -> torch.Tensor:
+        return self._rows.columns[name].tensor
+
     def _apply(
-        self, rows: Ids, seen: NDArray[np.int64], gradients: torch.Tensor, lr: float
+        self, rows: Rows, seen: NDArray[np.int64], gradients: torch.Tensor, lr: float
     ) -> None:
         at = torch.from_numpy(rows)
-        weights = self._weights.index_select(0, at)
-        state = self._state.index_select(0, at)
+        weights = self._column("weights").index_select(0, at)
+        state = self._column("state").index_select(0, at)
         self.settings.optimizer.update(weights, state, gradients, step=self.step, lr=lr)
-        self._weights.index_copy_(0, at, weights)
-        self._state.index_copy_(0, at, state)
-        self._seen[rows] += seen
-        self._last[rows] = self.step
+        self._column("weights").index_copy_(0, at, weights)
+        self._column("state").index_copy_(0, at, state)
+        self._rows.columns["seen"].numbers[rows] += seen
+        self._rows.columns["last"].numbers[rows] = self.step
         self.counters.updated += len(rows)
 
-    def _admit(self, ids: Ids, seen: NDArray[np.int64], rows: Ids) -> Ids:
+    def _admit(self, ids: Ids, seen: NDArray[np.int64], rows: Rows) -> Rows:
         """Return the rows, with new ones for ids that were seen often enough by now."""
-        new = np.flatnonzero(rows < 0)
+        new = np.flatnonzero(rows == NO_ROW)
         before = np.zeros(len(new), dtype=np.int64)
         if self.settings.admit_after > 1:
             admitted, before = self._candidates.count(
@@ -331,38 +287,42 @@ class Table:
             new = new[admitted]
         if not len(new):
             return rows
-        fresh = self._take_rows(ids[new])
-        at = torch.from_numpy(fresh)
-        self._weights.index_copy_(0, at, self._first_values(ids[new]))
-        self._state.index_fill_(0, at, self.settings.optimizer.initial)
-        self._seen[fresh] = before
+        fresh = self._rows.add(ids[new])
+        columns = self._rows.columns
+        columns["weights"].numbers[fresh] = self._first_values(ids[new]).numpy()
+        columns["state"].numbers[fresh] = self.settings.optimizer.initial
+        columns["seen"].numbers[fresh] = before
         self.counters.admitted += len(new)
-        rows[new] = fresh
-        return rows
+        return self._rows.find(ids)
 
     def _evict(self) -> None:
         settings = self.settings
-        rows = self._rows()
+        if settings.evict_idle is None and settings.max_rows is None:
+            return
+        rows = self._rows.rows()
         goes = np.zeros(len(rows), dtype=bool)
         if settings.evict_idle is not None:
-            goes |= self.step - self._last[rows] > settings.evict_idle
-            ids, seen, last = self._candidates.entries()
-            stays = self.step - last <= settings.evict_idle
-            self._tell(ids[~stays])
-            self._candidates.replace(ids[stays], seen[stays], last[stays])
+            idle = self.step - self._rows.columns["last"].numbers[rows]
+            goes |= idle > settings.evict_idle
+            ids, _, last = self._candidates.entries()
+            ids = ids[self.step - last > settings.evict_idle]
+            self._tell(ids)
+            self._candidates.forget(ids)
         if settings.max_rows is not None:
             goes |= self._beyond_share(rows, -(-settings.max_rows // BUCKETS), goes)
-        self.counters.evicted += int(goes.sum())
-        if goes.any():
-            self._tell(self._ids[rows[goes]])
-            self._give_back(rows[goes])
+        gone = self._rows.ids(rows[goes])
+        self.counters.evicted += len(gone)
+        self._tell(gone)
+        self._rows.remove(gone)
 
     def _beyond_share(self, rows: Ids, share: int, gone: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Tell which rows are beyond their bucket's share: by bucket, so that it doesn't depend on
         who holds which."""
-        ids, bucket = self._ids[rows], self._bucket[rows]
+        ids = self._rows.ids(rows)
+        seen, last = (self._rows.columns[one].numbers[rows] for one in ("seen", "last"))
+        bucket = buckets(ids)
         # In each bucket first what stays: seen most often, then last, then the smaller id.
-        order = np.lexsort((ids, -self._last[rows], -self._seen[rows], gone, bucket))
+        order = np.lexsort((ids, -last, -seen, gone, bucket))
         ordered = bucket[order]
         firsts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(rows) else rows
         sizes = np.diff(np.r_[firsts, len(rows)])
@@ -377,52 +337,3 @@ class Table:
             ids, settings.width, seed=settings.seed, table=settings.name, bound=settings.scale
         )
         return torch.from_numpy(values).to(settings.dtype)
-
-    def _rows(self, wanted: Collection[int] | None = None) -> Ids:
-        """Return the rows in use, or those of these buckets."""
-        bucket = self._bucket[: self._used]
-        if wanted is None:
-            return np.flatnonzero(bucket != _NO_BUCKET)
-        return np.flatnonzero(_mask(wanted)[bucket])
-
-    def _take_rows(self, ids: Ids) -> Ids:
-        """Return a row for each of these ids, which have none."""
-        again = min(len(ids), len(self._free))
-        reused, self._free = self._free[:again], self._free[again:]
-        lacking = len(ids) - again
-        fresh = np.arange(self._used, self._used + lacking, dtype=np.int64)
-        self._used += lacking
-        if self._used > len(self._ids):
-            self._allocate(max(self._used, 2 * len(self._ids)))
-        rows = np.concatenate([reused, fresh])
-        self._ids[rows], self._bucket[rows] = ids, buckets(ids)
-        self._index.insert(ids, rows)
-        return rows
-
-    def _give_back(self, gone: Ids) -> None:
-        """Have these rows, which are in use, used again."""
-        whole = len(gone) == len(self._index)
-        self._index.remove(self._ids[gone])
-        if whole:
-            self._used, self._free = 0, np.empty(0, dtype=np.int64)
-            self._allocate(_SMALLEST)
-        else:
-            self._bucket[gone] = _NO_BUCKET
-            self._free = np.concatenate([self._free, gone])
-
-    def _allocate(self, size: int) -> None:
-        """Make room for `size` rows; the system gives memory only to those that are written."""
-        old = self._used and {
-            name: getattr(self, name)
-            for name in ("_weights", "_state", "_ids", "_bucket", "_seen", "_last")
-        }
-        dtype, width = self.settings.dtype, self.settings.width
-        self._weights = torch.empty(size, width, dtype=dtype)
-        self._state = torch.empty(size, self._state_width, dtype=dtype)
-        self._ids = np.empty(size, dtype=np.int64)
-        self._bucket = np.empty(size, dtype=np.int16)
-        """Of each row; _NO_BUCKET where it was given back."""
-        self._seen = np.empty(size, dtype=np.int64)
-        self._last = np.empty(size, dtype=np.int64)
-        for name, content in (old or {}).items():
-            getattr(self, name)[: len(content)] = content

@@ -1,0 +1,211 @@
+"""BucketRows: rows by id, of which each bucket's lie side by side.
+
+A bucket has room for r rows, a power of two, from row r (1024 + bucket) on: so buckets of one room
+lie in [1024 r, 2048 r), and one that needs more moves to where twice as much is, by itself, without
+a look at all others. Twice as many slots, from slot 2 r (1024 + bucket) on, tell an id's row: an
+open-addressing hash table whose probes are vectorized, and which ends where its bucket does. What
+no bucket uses takes no memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_trainer.embeddings.column import Column
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets, hash_ids
+
+Rows = NDArray[np.int64]
+Buckets = NDArray[np.int64]
+
+NO_ROW = 0
+"""The row of an id that isn't here; also a slot that is free."""
+_GONE = 1
+"""In the slot of an id that was removed."""
+_NO_ID = -1
+_SMALLEST = 2
+
+
+class BucketRows:
+    """Columns of numbers, and the row in them of each id.
+
+    Row numbers hold until rows are added or removed.
+
+    Args:
+        columns: by name, dtype and how many numbers a row has; None: one, without a dimension.
+    """
+
+    def __init__(self, **columns: tuple[Any, int | None]) -> None:
+        self.columns = {name: Column(*kind) for name, kind in columns.items()}
+        self._ids, self._slots = Column(np.int64), Column(np.int64)
+        self._all = (self._ids, *self.columns.values())
+        self._first, self._room, self._used, self._gone, self._mask = (
+            np.zeros(BUCKETS, dtype=np.int64) for _ in range(5)
+        )
+        self._moves = 0
+        """How often rows of a bucket came to lie elsewhere."""
+        self._grow(_SMALLEST)
+
+    def __len__(self) -> int:
+        return int(self._used.sum())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BucketRows:
+        found = BucketRows(**{name: one.kind for name, one in self.columns.items()})
+        rows = self.rows()
+        there = found.add(self._ids.numbers[rows])
+        for name, column in self.columns.items():
+            found.columns[name].numbers[there] = column.numbers[rows]
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows in use, and of the slots."""
+        each: int = sum(one.row_bytes for one in self._all)
+        slots = 2 * int(self._room.sum())
+        return len(self) * each + slots * self._slots.row_bytes
+
+    def ids(self, rows: Rows) -> Ids:
+        return self._ids.numbers[rows]
+
+    def rows(self, wanted: Buckets | None = None) -> Rows:
+        """Return all rows in use, or those of these buckets, bucket by bucket."""
+        if wanted is None:
+            return _runs(self._first, self._used)
+        return _runs(self._first[wanted], self._used[wanted])
+
+    def find(self, ids: Ids) -> Rows:
+        """Return each id's row, NO_ROW where it has none."""
+        return self._look_up(ids)[1]
+
+    def add(self, ids: Ids) -> Rows:
+        """Return a row for each of these ids, which have none and differ from one another. What it
+        has in it is anything."""
+        bucket = buckets(ids)
+        count = np.bincount(bucket, minlength=BUCKETS)
+        full = np.flatnonzero(self._used + self._gone + count > self._room)
+        if len(full):
+            self._make_room(full, self._used[full] + count[full])
+        rows = np.empty(len(ids), dtype=np.int64)
+        rows[_order(bucket)] = _runs(self._first + self._used, count)
+        self._used += count
+        self._ids.numbers[rows] = ids
+        self._insert(ids, rows)
+        return rows
+
+    def put(self, ids: Ids) -> Rows:
+        """Return a row for each of these ids, which differ from one another, a new one where it
+        has none."""
+        rows = self.find(ids)
+        new = rows == NO_ROW
+        if not new.any():
+            return rows
+        moves = self._moves
+        rows[new] = self.add(ids[new])
+        return rows if moves == self._moves else self.find(ids)
+
+    def remove(self, ids: Ids) -> None:
+        """Forget these ids, which are here and differ from one another; the last rows of their
+        buckets take their places."""
+        slots, gone = self._look_up(ids)
+        bucket = buckets(ids)
+        count = np.bincount(bucket, minlength=BUCKETS)
+        self._slots.numbers[slots] = _GONE
+        self._ids.numbers[gone] = _NO_ID
+        self._gone += count
+        self._used -= count
+        ends = self._first + self._used
+        order = _order(bucket)
+        holes = gone[order][gone[order] < ends[bucket[order]]]
+        last = _runs(ends, count)
+        last = last[self._ids.numbers[last] != _NO_ID]
+        slots, _ = self._look_up(self._ids.numbers[last])
+        self._slots.numbers[slots] = holes
+        for one in self._all:
+            one.numbers[holes] = one.numbers[last]
+
+    def drop(self, given: Buckets) -> None:
+        """Hold nothing of these buckets, and give their memory back."""
+        self._clear(given)
+        for part in (self._first, self._room, self._used, self._gone, self._mask):
+            part[given] = 0
+
+    # ---- rooms
+
+    def _make_room(self, full: Buckets, need: Rows) -> None:
+        """Have these buckets room for so many rows, and some more."""
+        self._moves += 1
+        used = self._used[full]
+        # A fourth beyond, so that slots of removed ids aren't cleared at each addition.
+        bits = np.ceil(np.log2(np.maximum(need * 5 // 4, _SMALLEST))).astype(np.int64)
+        room = np.where(need * 5 // 4 <= self._room[full], self._room[full], 1 << bits)
+        self._grow(int(room.max()))
+        rows = _runs(self._first[full], used)
+        kept = [one.numbers[rows] for one in self._all]
+        self._clear(full)
+        self._room[full], self._first[full] = room, room * (BUCKETS + full)
+        self._mask[full], self._gone[full] = 2 * room - 1, 0
+        rows = _runs(self._first[full], used)
+        for one, part in zip(self._all, kept, strict=True):
+            one.numbers[rows] = part
+        self._insert(kept[0], rows)
+
+    def _grow(self, room: int) -> None:
+        if 2 * BUCKETS * room > len(self._ids.numbers):
+            self._slots.grow(4 * BUCKETS * room)
+            for one in self._all:
+                one.grow(2 * BUCKETS * room)
+            self._ids.numbers[: _GONE + 1] = _NO_ID
+
+    def _clear(self, which: Buckets) -> None:
+        for bucket in which[self._room[which] > 0].tolist():
+            first, room = int(self._first[bucket]), int(self._room[bucket])
+            self._slots.clear(2 * first, 2 * (first + room))
+            for one in self._all:
+                one.clear(first, first + room)
+
+    # ---- slots
+
+    def _first_slots(self, ids: Ids) -> tuple[Rows, Rows]:
+        """Return where each id is looked for first, and its bucket's slots less one."""
+        words = hash_ids(ids)
+        bucket = (words >> np.uint64(54)).view(np.int64)
+        mask = self._mask[bucket]
+        return 2 * self._first[bucket] + (words.view(np.int64) & mask), mask
+
+    def _look_up(self, ids: Ids) -> tuple[Rows, Rows]:
+        """Return the slot and the row of each id."""
+        slots, mask = self._first_slots(ids)
+        rows = self._slots.numbers[slots]
+        left = np.flatnonzero((self._ids.numbers[rows] != ids) & (rows != NO_ROW))
+        while len(left):
+            slots[left] = _next(slots[left], mask[left])
+            rows[left] = found = self._slots.numbers[slots[left]]
+            left = left[(self._ids.numbers[found] != ids[left]) & (found != NO_ROW)]
+        return slots, rows
+
+    def _insert(self, ids: Ids, rows: Rows) -> None:
+        slots, mask = self._first_slots(ids)
+        there = self._slots.numbers
+        while len(rows):
+            free = there[slots] == NO_ROW
+            there[slots[free]] = rows[free]  # of several for one slot, one remains
+            lost = there[slots] != rows
+            rows, mask = rows[lost], mask[lost]
+            slots = _next(slots[lost], mask)
+
+
+def _next(slots: Rows, mask: Rows) -> Rows:
+    return (slots & ~mask) | ((slots + 1) & mask)
+
+
+def _order(bucket: Buckets) -> Rows:
+    """Return what sorts by bucket, and leaves those of one bucket in their order."""
+    return np.argsort(bucket.astype(np.int16), kind="stable")
+
+
+def _runs(first: Rows, count: Rows) -> Rows:
+    """Return the numbers from each first one on, so many of each."""
+    ends = np.cumsum(count)
+    return np.repeat(first - ends + count, count) + np.arange(ends[-1] if len(ends) else 0)

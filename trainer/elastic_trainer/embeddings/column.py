@@ -1,0 +1,62 @@
+"""Column: an array that grows where it is."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+_UNRESERVED = 0x4000
+"""Linux's MAP_NORESERVE: memory is taken where something is written, and only there."""
+_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _UNRESERVED
+
+
+class Column:
+    """Zeros, until something is written. It grows without being copied, as the system moves its
+    pages, and gives back those that are cleared.
+
+    `numbers` and `tensor`, the same memory, hold until it grows; nobody may keep them over that.
+
+    Args:
+        dtype: numpy's.
+        width: numbers in a row; None: one, without a dimension.
+    """
+
+    numbers: NDArray[Any]
+
+    def __init__(self, dtype: Any, width: int | None = None) -> None:
+        self.kind = (dtype, width)
+        self.row_bytes: int = np.dtype(dtype).itemsize * (1 if width is None else width)
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE, flags=_FLAGS)
+        self._show(0)
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        return torch.from_numpy(self.numbers)
+
+    def grow(self, rows: int) -> None:
+        """Have so many rows."""
+        del self.numbers
+        self._memory.resize(max(mmap.PAGESIZE, rows * self.row_bytes))
+        self._show(rows)
+
+    def clear(self, first: int, end: int) -> None:
+        """Have zeros in these rows."""
+        begin, stop = first * self.row_bytes, end * self.row_bytes
+        page = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+        pages = stop // mmap.PAGESIZE * mmap.PAGESIZE - page
+        if pages <= 0:
+            self.numbers[first:end] = 0
+            return
+        self._memory.madvise(mmap.MADV_DONTNEED, page, pages)
+        numbers = np.frombuffer(self._memory, dtype=np.uint8)
+        numbers[begin:page] = numbers[page + pages : stop] = 0
+
+    def _show(self, rows: int) -> None:
+        dtype, width = self.kind
+        count = rows * (1 if width is None else width)
+        numbers = np.frombuffer(self._memory, dtype=dtype, count=count)
+        self.numbers = numbers if width is None else numbers.reshape(rows, width)
