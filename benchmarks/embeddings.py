@@ -34,7 +34,7 @@ from elastic_trainer.embeddings.owner_map import OwnerMap
 from elastic_trainer.embeddings.row_optimizer import Adagrad, RowwiseAdagrad
 from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.embeddings.table import Table, TableSettings
-from elastic_trainer.parameter_server.moving import forget_given, give
+from elastic_trainer.parameter_server.moving import give
 from elastic_trainer.parameter_server.service import Service
 from elastic_trainer.parameter_server.wire import write_settings
 from elastic_trainer.ranks.process_group import ProcessGroup
@@ -207,7 +207,6 @@ async def measure_move(rows: int, width: int) -> None:
     given = np.arange(0, BUCKETS, 2)
     began = time.perf_counter()
     assert await give(source.holder, given, InProcess(target), target.life, "e", lambda: False)
-    await forget_given(source.holder, given)
     whole = time.perf_counter() - began
     asked = False
     await asking

@@ -11,7 +11,7 @@ from elastic_trainer.embeddings.table import TableSettings
 from elastic_trainer.parameter_server import copying
 from elastic_trainer.parameter_server.copying import Copier, Served
 from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
-from elastic_trainer.parameter_server.moving import forget_given, give
+from elastic_trainer.parameter_server.moving import give
 from elastic_trainer.parameter_server.service import Service
 from elastic_trainer.parameter_server.wire import pack, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
@@ -154,16 +154,16 @@ async def test_copy_never_has_what_its_server_gave_away() -> None:
     for _ in range(10):
         run.push()
     await run.copier.copy()
-    taker = Service("c:1", "first", "")
+    taker, source = Service("c:1", "first", ""), run.source.holder
 
     def at(event: str) -> None:
         if event == "before Take":
             held = run.keeper._copies.buckets()[run.source.life]
-            assert not np.isin(held, HALF).any()
+            going = np.flatnonzero(source.frozen | taker.holder.held)
+            assert len(going) and not np.isin(held, going).any()
 
-    source, stub = run.source.holder, Direct(taker, at)
+    stub = Direct(taker, at)
     assert await give(source, HALF, stub, taker.life, "e", lambda: False, run.copier)
-    await forget_given(source, HALF)
     assert await run.adopted(HALF) is None
     run.pushes = False
     await run.copier.copy()

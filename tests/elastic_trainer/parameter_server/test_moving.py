@@ -14,7 +14,7 @@ from elastic_trainer.parameter_server import moving
 from elastic_trainer.parameter_server.holder import Gradients, Verdict
 from elastic_trainer.parameter_server.moving import give
 from elastic_trainer.parameter_server.service import Service
-from elastic_trainer.parameter_server.wire import pack, write_settings
+from elastic_trainer.parameter_server.wire import pack, pack_entries, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
 from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct
@@ -67,7 +67,8 @@ class Run:
                 raise BrokenError(event)
 
         stub = Direct(self.target, at)
-        given = await give(self.source.holder, MOVED, stub, self.target.life, "e", lambda: False)
+        left = MOVED[self.source.holder.held[MOVED]]
+        given = await give(self.source.holder, left, stub, self.target.life, "e", lambda: False)
         return given, count
 
     def check(self) -> None:
@@ -89,6 +90,7 @@ class Run:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "GROUP_BUCKETS", BUCKETS)
     monkeypatch.setattr(moving, "PART_ROWS", 64)
     monkeypatch.setattr(moving, "FEW_ROWS", 8)
     monkeypatch.setattr(moving, "ROUNDS", 2)  # rows change until buckets are frozen
@@ -125,6 +127,25 @@ async def test_connection_breaks_at_each_message(late: bool) -> None:
         if not given:  # and once more, from the beginning
             assert (await run.move(0))[0]
             run.check()
+
+
+async def test_groups_that_were_taken_before_a_connection_breaks_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(moving, "GROUP_BUCKETS", 50)
+    probe, shares = Run(), set()
+    _, count = await probe.move(0)
+    for breaks_at in range(1, count, 3):
+        run = Run()
+        for _ in range(10):
+            run.push()
+        await run.move(breaks_at)
+        shares.add(int(run.target.holder.held.sum()))
+        run.check()
+        assert (await run.move(0))[0]
+        run.check()
+        assert run.target.holder.held.sum() == len(MOVED)
+    assert len(shares) > len(MOVED) // 50, "no move broke between its groups"
 
 
 async def test_giver_keeps_its_rows_where_the_taker_was_started_again() -> None:
@@ -194,15 +215,25 @@ async def test_rows_of_an_older_epoch_are_neither_given_nor_taken() -> None:
     run.check()
 
 
-async def test_rows_that_come_back_while_they_are_forgotten_stay() -> None:
+async def test_rows_that_come_back_before_they_are_forgotten_stay() -> None:
     run = Run()
     for _ in range(10):
         run.push()
-    assert (await run.move(0))[0]
     source, target = run.source.holder, run.target.holder
-    forgetting = source.drop_in_parts(MOVED, 16)
-    next(forgetting)
-    source.adopt(target, MOVED)
-    target.held[MOVED] = False
-    assert list(forgetting) == []
+    source.begin_giving("move", MOVED)
+    target.adopt(source, MOVED)
+    source.end_giving("move", given=True)
+    back, comes = np.split(MOVED, 2)
+    source.adopt(target, back)
+    target.held[back] = False
+    assert source.expect("back", comes)
+    entries = target.tables["items"].entries(comes.tolist())
+    ids = entries.ids.numpy()
+    text = write_settings(SETTINGS)
+    assert source.receive("back", text, ids, pack_entries(entries))
+    source.forget(MOVED)
+    steps = {"items": target.tables["items"].step}
+    assert source.take("back", comes, target.applied_in(comes), steps)
+    target.held[comes] = False
     run.check()
+    assert len(source.tables["items"]) == len(run.expected)

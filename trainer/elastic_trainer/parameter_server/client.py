@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
     from elastic_trainer.embeddings.exchange import Update
 
+FIRST_ANSWER_SECONDS = 2.0
+"""For one answer; then owners are found anew, in case that server hangs, and it is asked for again,
+with twice the time, in case it was slow."""
 ANSWER_SECONDS = 30.0
-"""For one answer; then it is asked for again."""
+"""The most for one answer."""
 FILE_SECONDS = 600.0
 """For all rows of a server to be written or read."""
 _REFUSED = (
@@ -119,6 +122,8 @@ class ServedTables:
         self._owners = messages.Owners()
         self._owner_of: NDArray[np.int64] = np.full(BUCKETS, NOBODY, dtype=np.int64)
         self._exact = False
+        self._seconds = FIRST_ANSWER_SECONDS
+        """For the next answer."""
         self._why = "nobody was asked yet"
         """Why something couldn't be done at once."""
         for one in self._embeddings:
@@ -205,7 +210,7 @@ class ServedTables:
         return self.write(place)
 
     def write(self, place: str | os.PathLike[str]) -> dict[str, Any]:
-        """As `save`, to a directory that is there."""
+        """Save, as `save` does, to a directory that is there."""
         where = os.path.abspath(place)
         files: dict[str, list[Any]] = {}
 
@@ -374,7 +379,7 @@ class ServedTables:
 
     def _ask(self, method: str, requests: Sequence[tuple[str, Any]]) -> list[Any]:
         """Ask all at once; return the reply of each, None where nothing was done."""
-        seconds = FILE_SECONDS if method in ("Save", "Load") else ANSWER_SECONDS
+        seconds = FILE_SECONDS if method in ("Save", "Load") else self._seconds
         calls = [
             getattr(self._stub(address), method).future(
                 request, timeout=seconds, metadata=self._metadata
@@ -404,7 +409,7 @@ class ServedTables:
         request = messages.OpenRequest(worker=self.worker, tables=tables, clock=self.clock)
         try:
             reply = self._stub(address).Open(
-                request, timeout=ANSWER_SECONDS, metadata=self._metadata
+                request, timeout=self._seconds, metadata=self._metadata
             )
         except grpc.RpcError as error:
             self._refused(address, error)
@@ -415,7 +420,7 @@ class ServedTables:
     def _find_owners(self) -> None:
         try:
             found = self._stub(self._first).FindOwners(
-                messages.FindOwnersRequest(), timeout=ANSWER_SECONDS, metadata=self._metadata
+                messages.FindOwnersRequest(), timeout=self._seconds, metadata=self._metadata
             )
         except grpc.RpcError as error:
             self._refused(self._first, error)
@@ -441,6 +446,7 @@ class ServedTables:
     def _until_done(self, attempt: Callable[[], None]) -> None:
         """Try with what is known of the servers, and with what they say now, until it is done."""
         tried = False
+        self._seconds = FIRST_ANSWER_SECONDS
 
         def once() -> None:
             nonlocal tried
@@ -463,6 +469,8 @@ class ServedTables:
         if code in _REFUSED:
             raise ServerError(f"parameter server {address}: {details}") from error
         self._why = f"{address}: {details or code}"
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            self._seconds = min(2 * self._seconds, ANSWER_SECONDS)
 
     def _stub(self, address: str) -> Any:
         if address not in self._stubs:

@@ -7,7 +7,7 @@ nothing twice, whichever servers its parts have been sent to, and how often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -202,21 +202,17 @@ class Holder:
         return {worker: applied[given] for worker, applied in self._applied.items()}
 
     def end_giving(self, move: str, *, given: bool) -> None:
-        """Hold the move's buckets no longer, or as before. Their rows stay for `drop_in_parts`."""
+        """Hold the move's buckets no longer, or as before. Their rows stay until `forget`."""
         of = self._watched[move].buckets
         self.unwatch(move)
         self.frozen[of] = False
         if given:
             self.held[of] = False
 
-    def drop_in_parts(self, given: Buckets, rows: int) -> Iterator[None]:
-        """Forget the rows of buckets that were given, so many at a time, with requests between.
-        Ends where any of them comes back, which begins with forgetting its rows."""
-        for table in list(self.tables.values()):
-            for _ in table.drop_in_parts(given.tolist(), rows):
-                yield
-                if self.held[given].any() or self._expects(given):
-                    return
+    def forget(self, given: Buckets) -> None:
+        """Forget the rows of buckets that were given, but for those that have come back since."""
+        coming = [one for of in self._coming.values() for one in of]
+        self._drop(np.setdiff1d(given[~self.held[given]], coming))
 
     # ---- getting
 
@@ -287,12 +283,8 @@ class Holder:
 
     def _expect_no_longer(self, given: Buckets) -> None:
         """Forget moves of any of these buckets, whose givers' lives are over."""
-        for old in self._expects(given):
+        for old in [one for one, of in self._coming.items() if np.isin(of, given).any()]:
             self._drop(self._coming.pop(old))
-
-    def _expects(self, given: Buckets) -> list[str]:
-        """Return the moves in which any of these buckets is coming."""
-        return [one for one, of in self._coming.items() if np.isin(of, given).any()]
 
     def _drop(self, given: Buckets) -> None:
         for table in self.tables.values():

@@ -1,9 +1,9 @@
 """Moves: a server gives buckets to another one while both go on serving.
 
-The rows are copied in parts, then those that were changed meanwhile, until few are left. These are
-copied while the buckets are frozen, whose requests are put off until the other one has taken them.
-If nobody knows whether it has, they stay frozen until it says so, or its life is over: never do two
-servers take updates of a bucket.
+They go in groups. A group's rows are copied in parts, several on their way at a time, then those
+that were changed meanwhile, until few are left. These are copied while the group is frozen, whose
+requests are put off until the other one has taken it. If nobody knows whether it has, it stays
+frozen until the other says so, or its life is over: never do two servers take updates of a bucket.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import numpy as np
 
-from elastic_trainer.embeddings.hashing import Ids
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.parameter_server.holder import Buckets, Holder
 from elastic_trainer.parameter_server.wire import pack, pack_entries, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
@@ -24,10 +26,17 @@ from elastic_trainer.proto import parameter_server_pb2 as messages
 if TYPE_CHECKING:
     from elastic_trainer.parameter_server.copying import Copier
 
+GROUP_BUCKETS = BUCKETS
+"""Given at a time, and frozen: all, as a server to which a step comes in two parts counts it twice,
+and would evict rows too early."""
+FORGOTTEN_BUCKETS = 8
+"""Forgotten at a time, between which requests are served."""
 PART_ROWS = 4096
-"""Rows of a message, between which requests are served."""
-DROPPED_ROWS = 32_768
-"""Rows that the giver forgets at a time, between which requests are served."""
+"""Rows of a message, between which requests are served; more, where a bucket has more."""
+LARGE_ROWS = 8 * PART_ROWS
+"""The most rows of a message."""
+IN_FLIGHT = 4
+"""Messages on their way at a time."""
 FEW_ROWS = 4096
 """So many changed rows are copied while their buckets are frozen."""
 ROUNDS = 20
@@ -47,13 +56,35 @@ async def give(
     epoch: str,
     is_gone: Callable[[], bool],
     copier: Copier | None = None,
+    tell: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Give these buckets to the server of this life. Return False where it hasn't taken them.
+    """Give these buckets to the server of this life. Return False where it hasn't taken all.
 
     Args:
         is_gone: tells whether that life is over.
         copier: keeps a copy of this server's rows, which loses what is given.
+        tell: called whenever some of them were given.
     """
+    for begin in range(0, len(given), GROUP_BUCKETS):
+        group = given[begin : begin + GROUP_BUCKETS]
+        if not await _give_group(holder, group, stub, life, epoch, is_gone, copier):
+            return False
+        tell()
+        for first in range(0, len(group), FORGOTTEN_BUCKETS):
+            holder.forget(group[first : first + FORGOTTEN_BUCKETS])
+            await asyncio.sleep(0)
+    return True
+
+
+async def _give_group(
+    holder: Holder,
+    given: Buckets,
+    stub: Any,
+    life: str,
+    epoch: str,
+    is_gone: Callable[[], bool],
+    copier: Copier | None,
+) -> bool:
     move = uuid.uuid4().hex[:16]
     taken = False
     try:
@@ -80,28 +111,46 @@ async def give(
     return taken
 
 
-async def forget_given(holder: Holder, given: Buckets) -> None:
-    """Forget the rows of buckets that were given, with requests between."""
-    for _ in holder.drop_in_parts(given, DROPPED_ROWS):
-        await asyncio.sleep(0)
-
-
 async def _copy(holder: Holder, move: str, stub: Any, life: str, ids: Mapping[str, Ids]) -> None:
+    """Send these rows, as they are when their part's turn comes."""
+    on_their_way: deque[asyncio.Task[None]] = deque()
+    try:
+        for part in _parts(holder, move, life, ids):
+            on_their_way.append(asyncio.create_task(_receive(stub, part)))
+            if len(on_their_way) == IN_FLIGHT:
+                await on_their_way.popleft()
+        while on_their_way:
+            await on_their_way.popleft()
+    finally:
+        for one in on_their_way:
+            one.cancel()
+
+
+def _parts(
+    holder: Holder, move: str, life: str, ids: Mapping[str, Ids]
+) -> Iterator[messages.ReceiveRequest]:
     for name, wanted in ids.items():
         table = holder.tables[name]
         text = write_settings(table.settings)
-        for begin in range(0, len(wanted), PART_ROWS) or (0,):
-            part = wanted[begin : begin + PART_ROWS]
-            await _receive(
-                stub,
-                messages.ReceiveRequest(
-                    move=move,
-                    life=life,
-                    table=text,
-                    ids=pack(part),
-                    entries=pack_entries(table.entries_of(part)),
-                ),
+        for part in _cut(wanted):
+            entries = pack_entries(table.entries_of(part))
+            yield messages.ReceiveRequest(
+                move=move, life=life, table=text, ids=pack(part), entries=entries
             )
+
+
+def _cut(ids: Ids) -> list[Ids]:
+    """Cut ids where a bucket ends, so that its rows come together and have room at once; large
+    buckets elsewhere, too. Return one part at least."""
+    ends = np.append(np.flatnonzero(np.diff(buckets(ids))) + 1, len(ids))
+    parts, begin = [ids[:0]] if not len(ids) else [], 0
+    while begin < len(ids):
+        end = int(ends[np.searchsorted(ends, min(begin + PART_ROWS, len(ids)))])
+        if end > begin + LARGE_ROWS:
+            end = begin + LARGE_ROWS
+        parts.append(ids[begin:end])
+        begin = end
+    return parts
 
 
 async def _receive(stub: Any, part: messages.ReceiveRequest) -> None:

@@ -20,7 +20,7 @@ from elastic_trainer.parameter_server.director import TICK_SECONDS, Director, ob
 from elastic_trainer.parameter_server.epoch_file import EpochFile
 from elastic_trainer.parameter_server.files import copy_tables, read_files, write_file
 from elastic_trainer.parameter_server.holder import Gradients, Holder
-from elastic_trainer.parameter_server.moving import forget_given, give
+from elastic_trainer.parameter_server.moving import give
 from elastic_trainer.parameter_server.placement import LEASE_SECONDS, Adoption, Move, Server
 from elastic_trainer.parameter_server.wire import (
     OPTIONS,
@@ -78,7 +78,8 @@ class Service(ParameterServerServicer):
         self._epoch = ""
         self._giving_to = ""
         self._move: asyncio.Task[bool] | None = None
-        self._forgetting: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        """There is something that the first server is to hear at once."""
         self._metadata = ((HEADER, token),) if token else ()
         self._token = token
         self._stubs: dict[str, Any] = {}
@@ -238,28 +239,24 @@ class Service(ParameterServerServicer):
     async def Give(self, request: Any, context: Any) -> Any:  # noqa: N802
         if request.epoch != self._epoch or self._gives():
             return messages.GiveReply(given=False)
-        self._giving_to, holder = request.life, self.holder
+        self._giving_to = request.life
         self._move = asyncio.get_running_loop().create_task(
             give(
-                holder,
+                self.holder,
                 unpack(request.buckets),
                 self._stub(request.address),
                 request.life,
                 self._epoch,
                 lambda: request.life in self._owners.gone,
                 self._copier,
+                self._news.set,
             )
         )
         # Whoever asked may be gone meanwhile; what began goes on.
-        given = await asyncio.shield(self._move)
-        if given:
-            forget = forget_given(holder, unpack(request.buckets))
-            self._forgetting = asyncio.get_running_loop().create_task(forget)
-        return messages.GiveReply(given=given)
+        return messages.GiveReply(given=await asyncio.shield(self._move))
 
     def _gives(self) -> bool:
-        """Whether what was given, or is just being given, is here yet."""
-        return any(one is not None and not one.done() for one in (self._move, self._forgetting))
+        return self._move is not None and not self._move.done()
 
     async def Receive(self, request: Any, context: Any) -> Any:  # noqa: N802
         if request.life != self.life:
@@ -284,6 +281,7 @@ class Service(ParameterServerServicer):
         )
         if taken:
             self._epoch = request.epoch
+            self._news.set()
         return messages.TakeReply(taken=taken)
 
     async def Keep(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -420,7 +418,9 @@ class Service(ParameterServerServicer):
                 log.warning("%s doesn't answer: ending with %d rows", self._first, self.holder.rows)
                 self.ended.set()
             self.holder.forget_silent(time.monotonic())
-            await asyncio.sleep(REPORT_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), REPORT_SECONDS)
+            self._news.clear()
 
     # ---- life
 
