@@ -44,13 +44,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # Tests that share a worker of pytest-xdist under --dist loadgroup, by the folder or file that they
-# begin with: those of e2e share a control plane. A plain torchrun listens on all addresses of the
-# machine at PyTorchJob's port, so no other test may run a job there meanwhile: e2e/test_sdk.py has
-# one, README.md, of which tests/documents/test_docs.py runs the commands, another. Others share a
+# begin with. A plain torchrun listens on all addresses of the machine at PyTorchJob's port, so no
+# other test may run a job there meanwhile: e2e/test_sdk.py has one, README.md, of which
+# tests/documents/test_docs.py runs the commands, another. All others that start processes share a
 # worker with their file's.
 _GROUPS = {
-    "e2e/": "e2e",
-    "tests/documents/test_docs.py": "e2e",
+    "e2e/test_sdk.py": "torchrun",
+    "tests/documents/test_docs.py": "torchrun",
     "embedded_cluster/conformance/": "conformance",
 }
 # The fixture of tests/embedded_cluster/apiserver: one API server for a whole run.
@@ -60,12 +60,16 @@ _PROCESS_FIXTURES = {"process"}
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the tests that start processes through a fixture, and groups all that do."""
+    # A cluster that is given is one for all of them; others are made by each worker.
+    groups = _GROUPS
+    if config.getoption("--control-plane") == "kubeconfig":
+        groups = {"e2e/": "cluster", "embedded_cluster/conformance/": "cluster"}
     for item in items:
         file = item.path.relative_to(config.rootpath).as_posix()
         if _PROCESS_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.process)
         if item.get_closest_marker("process") or not file.startswith("tests/"):
-            group = next((_GROUPS[one] for one in _GROUPS if file.startswith(one)), file)
+            group = next((groups[one] for one in groups if file.startswith(one)), file)
             item.add_marker(pytest.mark.xdist_group(group))
 
 

@@ -27,6 +27,7 @@ from elastic_trainer.coordinator.server import TICK_SECONDS
 from elastic_trainer.coordinator.state import step
 from elastic_trainer.proto.coordinator_pb2 import CoordinatorMessage
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
+from elastic_trainer.protocol.abridgement import abridge
 from elastic_trainer.protocol.auth import HEADER
 from elastic_trainer.protocol.message import (
     VERSION,
@@ -38,6 +39,7 @@ from elastic_trainer.protocol.message import (
     Progress,
     Round,
     Taken,
+    Whole,
     decode,
     encode_agent,
 )
@@ -154,12 +156,19 @@ class SimulatedAgent:
         self.round = b""
         self.training_since: float | None = None
         self._told_step, self._told_paces = 0, 0.0
+        self._abridged = Whole()
 
     async def connect(self, first: Any = None) -> None:
-        self._call = CoordinatorStub(self._channel).Attend(
-            metadata=((HEADER, TOKEN),), wait_for_ready=True
-        )
-        await self._call.write(first or encode_agent(hello(self.index)))
+        for last in (False, False, False, True):  # as agents do, whose streams sometimes break
+            self._call = CoordinatorStub(self._channel).Attend(
+                metadata=((HEADER, TOKEN),), wait_for_ready=True
+            )
+            try:
+                await self._call.write(first or encode_agent(hello(self.index)))
+                break
+            except grpc.RpcError:
+                if last:
+                    raise
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._beat())]
 
     async def say(self, message: AgentMessage) -> None:
@@ -175,6 +184,8 @@ class SimulatedAgent:
                 self.round = _shared(envelope.round.SerializeToString())
                 self.placed.set()
                 await self.say(Taken(self.number))
+            elif envelope.HasField("ask_whole"):
+                await self.say(self._abridged)
 
     async def _beat(self) -> None:
         while True:
@@ -198,6 +209,7 @@ class SimulatedAgent:
         self._channel = grpc.aio.insecure_channel(self._target, options=OPTIONS)
         told = encode_agent(replace(hello(self.index), last_round=self.number, linked=True))
         told.hello.round, told.hello.electorate = self.round, electorate
+        self._abridged = abridge(told) or Whole()
         await self.connect(told)
 
     async def close(self) -> None:

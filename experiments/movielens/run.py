@@ -135,11 +135,11 @@ class _Processes:
             self._workers.append(self._start_worker(len(self._workers)))
             self._started += 1
         self._wait("the newcomers", lambda: self._count_ready() >= self._started)
+        # Training must not be over before all of them have come or gone.
+        self._slow.touch()
         self._hold.unlink(missing_ok=True)
         leaving = self._workers[world:]
         del self._workers[world:]
-        if leaving:
-            self._slow.touch()
         for worker in leaving:
             worker.terminate()  # to an agent: leave at the next step's end
         self._wait(f"a world of {world}", lambda: progress.newest(self._folder)[1] == world)

@@ -128,13 +128,19 @@ class FaultyJob(Job):
     """A job whose agents reach the coordinator and one another by a faulty network."""
 
     def __init__(
-        self, folder: Path, nursery: FaultyNursery, nodes: str, *, stream: bool = False
+        self,
+        folder: Path,
+        nursery: FaultyNursery,
+        nodes: str,
+        *,
+        stream: bool = False,
+        parts_by: fault_network.Kind = "drop",
     ) -> None:
         script = SCRIPT.replace(DATASET, STREAM) if stream else SCRIPT
         super().__init__(folder, script, nodes)
         self.shards = SHARDS if stream else None
         self.nursery = nursery
-        self.network = Network(folder, NODES, self.port)
+        self.network = Network(folder, NODES, self.port, parts_by)
 
     def start(self, *indexes: int, restarts: int = 1000) -> None:
         for index in indexes:

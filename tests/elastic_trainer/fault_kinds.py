@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from elastic_trainer.agent.identity import SUCCESSION_VARIABLE
+from elastic_trainer.identity import SUCCESSION_VARIABLE
 from elastic_trainer.store.memory_folder import OWNER
 from elastic_trainer.store.slot import Slot, SlotError
 from elastic_trainer.store.storage import Storage

@@ -8,11 +8,17 @@ import json
 import socket
 from collections.abc import Collection
 from pathlib import Path
+from typing import Literal
 
 from tests.elastic_trainer.fault_proxy import Proxy
 
 VARIABLE = "FAULTY_NETWORK"
 """Holds, for faulty_node/sitecustomize.py, what `told_to` returns."""
+
+
+Kind = Literal["drop", "refuse"]
+"""Fate of new connections between parted nodes, as by a firewall's DROP and REJECT. Those that are
+open fall silent by both."""
 
 
 def address(node: int) -> str:
@@ -22,20 +28,25 @@ def address(node: int) -> str:
 class Network:
     """From each agent to each other's coordinator there is a proxy. Questions to succession
     services go straight there, so that one that has ended refuses them, and nowhere while a pair is
-    parted. What ranks tell one another is not parted.
+    parted; where it is parted by `refuse`, they are refused. What ranks tell one another is not
+    parted.
 
     Args:
         folder: for the file that says which pairs are.
         nodes: that the job may have.
+        kind: of its partitions.
         port: of the coordinator, wherever it is; its agents serve the second one after it.
     """
 
-    def __init__(self, folder: Path, nodes: int, port: int) -> None:
+    def __init__(self, folder: Path, nodes: int, port: int, kind: Kind = "drop") -> None:
         self._nodes, self._port = nodes, port
         self._file = folder / "parted"
         self._parted: dict[frozenset[int], int] = {}
         """How often each pair is."""
-        self._nowhere = socket.create_server((f"127.64.{nodes}.1", port + 2))
+        self._nowhere = socket.socket()
+        self._nowhere.bind((f"127.64.{nodes}.1", port + 2))
+        if kind == "drop":
+            self._nowhere.listen()
         self._ways = {
             (one, other): Proxy((address(other), port), (self._way(one, other), port))
             for one, other in itertools.permutations(range(nodes), 2)

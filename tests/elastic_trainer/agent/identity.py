@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_trainer.agent.identity import Identity
+from elastic_trainer.identity import Identity
 
 
 def alone(port: int, patience: float) -> Identity:

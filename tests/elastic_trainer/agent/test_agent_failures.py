@@ -233,6 +233,9 @@ def test_an_error_of_the_codes_own_is_told_with_its_place_and_the_step(
         (OSError(), False),
         (ConnectionResetError(), False),
         (MemoryError(), False),
+        (EOFError(), False),
+        (RuntimeError("Pin memory thread exited unexpectedly"), False),
+        (RuntimeError("received 0 items of ancdata"), False),
         (json.JSONDecodeError("", "", 0), False),
     ],
 )

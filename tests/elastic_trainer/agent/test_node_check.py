@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elastic_trainer.agent.identity import COORDINATOR_VARIABLE, NODE_VARIABLE
 from elastic_trainer.coordinator.__main__ import CHECK_VARIABLE
+from elastic_trainer.identity import COORDINATOR_VARIABLE, NODE_VARIABLE
 from elastic_trainer.node_check.measurement import FAULT_VARIABLE
 
 from tests.elastic_trainer.torchrun_job import PATIENCE, Job, children, gone

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from elastic_trainer.agent.identity import Identity, parse_endpoint
+from elastic_trainer.identity import Identity, parse_endpoint
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.protocol.message import NewestCommit

@@ -6,8 +6,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from elastic_trainer.agent.identity import Identity
 from elastic_trainer.agent.step_times import RECENT, StepTimes
+from elastic_trainer.identity import Identity
 from elastic_trainer.link import message
 from elastic_trainer.link.message import decode_from_worker, encode
 from elastic_trainer.link.order import Order

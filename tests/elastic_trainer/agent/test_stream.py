@@ -14,13 +14,21 @@ from elastic_trainer.proto.coordinator_pb2_grpc import (
     CoordinatorServicer,
     add_CoordinatorServicer_to_server,
 )
+from elastic_trainer.protocol.abridgement import digest_of
 from elastic_trainer.protocol.message import (
+    ABRIDGED_VERSION,
+    VERSION,
     AgentMessage,
+    AskWhole,
     Failed,
     Goodbye,
     Heartbeat,
     Hello,
+    Member,
+    Round,
+    Whole,
     decode,
+    decode_value,
     encode_coordinator,
 )
 
@@ -109,3 +117,55 @@ async def test_a_stream_that_is_led_to_where_it_leads_already_goes_on() -> None:
         attending.cancel()
         coordinator.may_read.set()
         await server.stop(0)
+
+
+class OlderCoordinator(CoordinatorServicer):
+    """It refuses a Hello of a later version, or asks, of those that it knows, for the whole."""
+
+    def __init__(self, knows_digests: bool) -> None:
+        self.knows_digests = knows_digests
+        self.heard: list[AgentMessage | None] = []
+
+    async def Attend(  # noqa: N802  # the service's name
+        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[Any]:
+        async for envelope in requests:
+            self.heard.append(decode(envelope))
+            if envelope.HasField("hello") and envelope.hello.version == ABRIDGED_VERSION:
+                if not self.knows_digests:
+                    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "version")
+                yield encode_coordinator(AskWhole())
+            else:
+                yield encode_coordinator(Heartbeat())
+
+
+@pytest.mark.parametrize("knows_digests", [True, False])
+async def test_a_large_hello_is_told_whole_once_asked_or_refused(knows_digests: bool) -> None:
+    coordinator, server = OlderCoordinator(knows_digests), grpc.aio.server()
+    add_CoordinatorServicer_to_server(coordinator, server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    members = tuple(Member(f"agent {index:04}", index, "h", 1) for index in range(300))
+    hello, answered = Hello("a", version=VERSION, round=Round(3, members)), asyncio.Event()
+    stream = CoordinatorStream(
+        alone(port, PATIENCE),
+        lambda: [hello],
+        lambda _: answered.set(),
+        lambda: None,
+        lambda _: None,
+        lambda: ("127.0.0.1", port),
+    )
+    attending = asyncio.ensure_future(stream.attend_for_ever())
+    try:
+        await asyncio.wait_for(answered.wait(), PATIENCE)
+        first, second = coordinator.heard
+        assert isinstance(first, Hello) and first.round is None and first.round_digest
+        if knows_digests:
+            assert isinstance(second, Whole)
+            assert digest_of(second.encoded_round) == first.round_digest
+            assert decode_value("Round", second.encoded_round) == hello.round
+        else:
+            assert second == hello
+    finally:
+        attending.cancel()
+        await server.stop(None)

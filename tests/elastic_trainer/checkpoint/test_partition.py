@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from elastic_trainer.store.commit import Commit
 from elastic_trainer.store.storage import Storage
 
 from tests.elastic_trainer.checkpoint.test_ownership import ALONE
@@ -23,6 +25,16 @@ def side(folder: Path, name: str, epochs: int) -> Job:
     return Job(folder / name, arguments + ALONE, nodes="1:1")
 
 
+def there(storage: Storage) -> list[Commit]:
+    """Return the commits, of which there are some: one look may find all those removed that it
+    listed, while newer ones are written."""
+    for _ in range(100):
+        if found := storage.commits():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("no commit was there in a hundred looks")
+
+
 def test_of_two_sides_with_coordinators_the_later_ones_commits_survive(tmp_path: Path) -> None:
     cut_off, later = side(tmp_path, "a", 10**6), side(tmp_path, "b", 10**6)
     storage = Storage(tmp_path / "commits")
@@ -33,9 +45,9 @@ def test_of_two_sides_with_coordinators_the_later_ones_commits_survive(tmp_path:
         later.start(0)
         assert cut_off.wait(0) != 0
         assert "taken over by run" in cut_off.logs()
-        ended = storage.commits()[0].step
-        later.until("it goes on", lambda _: storage.commits()[-1].step > ended)
-        runs = {commit.run for commit in storage.commits()}
+        ended = there(storage)[0].step
+        later.until("it goes on", lambda _: there(storage)[-1].step > ended)
+        runs = {commit.run for commit in there(storage)}
         assert len(runs) == 1 and min(runs) > before.run
     finally:
         cut_off.close()

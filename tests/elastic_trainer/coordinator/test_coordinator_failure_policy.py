@@ -127,6 +127,9 @@ def test_rounds_without_a_step_end_the_job_though_each_was_another_nodes_fault()
     )
 
 
+GLOO = "/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc"
+
+
 @pytest.mark.parametrize(
     ("failed", "counts"),
     [
@@ -136,6 +139,9 @@ def test_rounds_without_a_step_end_the_job_though_each_was_another_nodes_fault()
         (Failed(code=-9, message="killed by SIGKILL"), False),
         (Failed(code=-15), False),
         (Failed(code=0, message="gave way to another's failure"), False),
+        (Failed(code=1, message="RuntimeError: [gloo/gloo/pair.cc:5] Shapes differ"), True),
+        (Failed(code=1, message=f"RuntimeError: [{GLOO}:5] Connection closed by peer [h]"), False),
+        (Failed(code=1, message="DistBackendError: NCCL error: remote process exited"), False),
     ],
 )
 def test_only_workers_that_failed_by_themselves_count(failed: Failed, counts: bool) -> None:

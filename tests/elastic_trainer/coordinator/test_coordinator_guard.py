@@ -95,7 +95,7 @@ async def test_a_stranger_is_refused_without_being_told_the_token(token: str, fo
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"version": VERSION - 1}, f"expected protocol version {VERSION}, found {VERSION - 1}"),
+        ({"version": VERSION - 1}, f"protocol version {VERSION} or 5, found {VERSION - 1}"),
         ({"job": "ns/other"}, "expected a worker of job ns/job, found one of ns/other"),
         ({"agent": ""}, "expected a Hello that names its agent first"),
     ],

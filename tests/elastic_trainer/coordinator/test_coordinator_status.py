@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from elastic_trainer.coordinator.status import progress, status
+from elastic_trainer.coordinator.status import metrics, progress, status
 from elastic_trainer.coordinator.transitions import TRANSITIONS, as_table
 from elastic_trainer.failures.record import KEPT, with_failure
+from elastic_trainer.metrics.exposition import Metric
 from elastic_trainer.protocol.message import (
     Committed,
     Failed,
@@ -44,6 +45,14 @@ def test_of_many_failures_each_round_keeps_its_first() -> None:
     assert min(one.time for one in known if one.round == 2) == 10.0
     long = with_failure((), Failed(message="m" * 10**6, stack="s" * 10**6))[0]
     assert len(long.message) + len(long.stack) < 6000
+
+
+def test_agents_are_told_as_connected_while_no_round_runs() -> None:
+    job = Job(min_nodes=2, max_nodes=4).running(0, 1, 2)
+    job.say("a2", WorkersFailed(1))
+    told = status(job.state, "ns/job", job.now, 0.0)
+    assert not any(agent.attached for agent in job.state.agents.values())
+    assert told["connected"] == [0, 1, 2], "else an operator takes their pods for silent"
 
 
 def test_status_tells_speed_and_pauses() -> None:
@@ -118,3 +127,19 @@ def test_the_phases_are_drawn_in_the_docs_as_the_code_has_them() -> None:
     drawn = Path(__file__).parents[3].joinpath("docs/architecture.md").read_text()
     table = "\n".join(f"  {line}" for line in as_table(TRANSITIONS).splitlines())
     assert table in drawn, "replace the table of docs/architecture.md by transitions.as_table's"
+
+
+def test_gpu_time_that_a_broken_round_moves_to_another_use_is_no_counter() -> None:
+    def training() -> Metric:
+        found = metrics(job.state, job.now)
+        return next(m for m in found if m.labels == (("use", "productive_training"),))
+
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    for step in range(1, 20):
+        job.say("a0", Progress(1, step))
+        job.say("a1", Progress(1, step))
+        job.pass_time(1)
+    before = training()
+    job.say("a0", WorkersFailed(1))
+    assert training().value < before.value, "the open step came to nothing"
+    assert before.kind == "gauge"

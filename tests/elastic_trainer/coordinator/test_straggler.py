@@ -134,6 +134,7 @@ def test_a_rank_that_is_slow_for_three_windows_is_named_until_it_is_not() -> Non
     (one,) = told["stragglers"]
     assert one["batch_seconds"] > 3 * one["others_batch_seconds"] > 0 and one["since"] < 1e9
     assert told["batch_seconds"]["compute"] == pytest.approx(0.1)
+    assert told["batch_samples"] > 0
     job.train(15.0)
     assert not job.slow() and job.total() == 1
 

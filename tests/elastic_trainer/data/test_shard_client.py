@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elastic_trainer.agent.identity import Identity
 from elastic_trainer.agent.succession_service import Requests, SuccessionService
 from elastic_trainer.data.audit import verify
 from elastic_trainer.data.ledger import Ledger
 from elastic_trainer.data.shard_client import LeaseError, ShardClient
+from elastic_trainer.identity import Identity
 from elastic_trainer.succession.standing import Standing
 
 from tests.elastic_trainer.agent.identity import alone

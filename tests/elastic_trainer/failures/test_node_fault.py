@@ -89,6 +89,28 @@ def test_a_bus_error_is_told_by_the_signal() -> None:
     assert node_fault("exited with code 1, without a word", "", 1) == ""
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NCCL error: remote process exited or there was a network error, NCCL version 2.21.5",
+        "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]",
+        "Connection reset by peer",
+        "Broken pipe",
+        "Socket Timeout",
+    ],
+)
+def test_what_a_peers_end_raises_is_not_the_codes_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    path = tmp_path / "error.json"
+    monkeypatch.setenv(error_file.VARIABLE, str(path))
+    error_file.write(RuntimeError, RuntimeError(text), None)
+    error_file.own(RuntimeError, RuntimeError(text), None, 3)
+    exit_ = Exit(round=1, rank=0, local_rank=0, pid=7, code=1, time=0.0, error_file=str(path))
+    failed = describe(exit_, oom_killed=False)
+    assert failed.message.endswith(text) and (failed.error, failed.node_fault) == ("", "")
+
+
 STACK = """Traceback (most recent call last):
   File "train.py", line 3, in step
     raise ValueError("CUDA error: only quoted in the source")

@@ -55,8 +55,8 @@ async def serving(agent: Agent) -> AsyncIterator[Agent]:
 
 async def test_an_agent_votes_tells_and_is_told() -> None:
     async with serving(Agent()) as agent:
-        assert await ask_vote(agent.member(), BALLOT, "", 5.0) == Vote(True, 1000)
-        assert await look(agent.member(), "", 5.0) == Found(TOLD)
+        assert await ask_vote(agent.member(), BALLOT, "", 5.0, ended=False) == Vote(True, 1000)
+        assert await look(agent.member(), "", 5.0, ended=False) == Found(TOLD)
         await announce("127.0.0.1", agent.service.port, TOLD, "", 5.0)
         assert agent.heard == [TOLD]
 
@@ -102,27 +102,34 @@ async def test_an_agent_told_to_hold_no_elections_does_as_the_others_of_its_job(
 async def test_whoever_was_replaced_at_its_address_or_ended_is_proven_gone() -> None:
     async with serving(Agent()) as agent:
         with pytest.raises(GoneError, match="another agent"):
-            await ask_vote(agent.member("b"), BALLOT, "", 5.0)
-        assert await look(agent.member("b"), "", 5.0) == Found(gone=True)
+            await ask_vote(agent.member("b"), BALLOT, "", 5.0, ended=False)
+        assert await look(agent.member("b"), "", 5.0, ended=False) == Found(gone=True)
     nobody = Member("a", 0, "127.0.0.1", free_endpoint())
     with pytest.raises(GoneError):
-        await ask_vote(nobody, BALLOT, "", 5.0)
-    assert await look(nobody, "", 5.0) == Found(gone=True)
+        await ask_vote(nobody, BALLOT, "", 5.0, ended=True)
+    assert await look(nobody, "", 5.0, ended=True) == Found(gone=True)
+
+
+async def test_a_refusal_proves_nothing_of_whoever_fell_silent() -> None:
+    """A firewall may refuse connections to an agent that trains."""
+    cut_off = Member("a", 0, "127.0.0.1", free_endpoint())
+    assert await ask_vote(cut_off, BALLOT, "", 5.0, ended=False) is None
+    assert await look(cut_off, "", 5.0, ended=False) == Found()
 
 
 async def test_silence_proves_nothing() -> None:
     silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     async with silent:
         member = Member("a", 0, "127.0.0.1", silent.sockets[0].getsockname()[1])
-        assert await ask_vote(member, BALLOT, "", 0.1) is None
-        assert await look(member, "", 0.1) == Found()
+        assert await ask_vote(member, BALLOT, "", 0.1, ended=True) is None
+        assert await look(member, "", 0.1, ended=True) == Found()
 
 
 async def test_a_connection_that_ends_without_an_answer_tells_of_a_process_that_ends() -> None:
     ending = await asyncio.start_server(lambda _, writer: writer.transport.abort(), "127.0.0.1", 0)
     async with ending:
         member = Member("a", 0, "127.0.0.1", ending.sockets[0].getsockname()[1])
-        assert await look(member, "", 5.0) == Found(closed=True)
+        assert await look(member, "", 5.0, ended=True) == Found(closed=True)
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
 from elastic_trainer.agent.counted import Counted
 from elastic_trainer.agent.fixed_place import FixedPlace
-from elastic_trainer.agent.identity import Identity
 from elastic_trainer.agent.inspection import Inspector
+from elastic_trainer.agent.load import LoadMeter
 from elastic_trainer.agent.metrics import WorkerMetrics
 from elastic_trainer.agent.round_exit import RoundExit
 from elastic_trainer.agent.stream import CoordinatorStream
@@ -37,6 +37,7 @@ from elastic_trainer.coordinator.__main__ import (
 )
 from elastic_trainer.failures.failure import Exit, write_termination_message
 from elastic_trainer.failures.node_failures import NodeFailures
+from elastic_trainer.identity import Identity
 from elastic_trainer.link.worker_link import ROUND_VARIABLE
 from elastic_trainer.metrics.exposition import exposition
 from elastic_trainer.metrics.http import Answer, Request, misdirected, serve_http, text_answer
@@ -130,6 +131,11 @@ class Agent:
         self._counted = Counted()
         self._beat_seconds = BEAT_SECONDS
         """Seconds between beats, as the coordinator asks."""
+        self._load = LoadMeter(
+            os.environ,
+            lambda load: self._call(self._stream.tell, load),
+            lambda: self._beat_seconds,
+        )
         self._fatal: str | None = None
         """Why no worker is to be started again."""
         self._job_failed = False
@@ -170,6 +176,8 @@ class Agent:
         self._thread.start()
         if not self._started.wait(10.0):
             raise RuntimeError("the agent's thread did not start within 10 s")
+        if self.identity.in_pod:
+            self._load.start()
         return self._workers.address
 
     @property
@@ -233,6 +241,7 @@ class Agent:
 
         What is in memory stays for a restarted container, unless training is complete or left.
         """
+        self._load.close()
         self._workers.persister.close(PERSIST_SECONDS)
         if self._memory is not None:
             if complete or self._leaving or self._dismissed:
@@ -270,6 +279,7 @@ class Agent:
             return FixedPlace(self.identity)
         hooks = Hooks(
             connected=lambda: self._stream.connected,
+            ended_by=lambda: self._stream.ended_by,
             address=lambda: self._stream.address,
             dial_anew=self._stream.dial_anew,
             dialled=lambda: self._stream.dialled,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from elastic_trainer.agent.identity import SUCCESSION_VARIABLE, Identity
+from elastic_trainer.identity import SUCCESSION_VARIABLE, Identity
 from elastic_trainer.succession.search import any_agent_answers
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 
-from elastic_trainer.agent.identity import Identity
 from elastic_trainer.coordinator.__main__ import (
     END_DELIVERY_SECONDS,
     EXIT_ADDRESS,
@@ -17,6 +16,7 @@ from elastic_trainer.coordinator.__main__ import (
     EXIT_PERMISSION,
     FAILURES_DELIVERY_SECONDS,
 )
+from elastic_trainer.identity import Identity
 from elastic_trainer.protocol.auth import TOKEN_VARIABLE
 from elastic_trainer.succession.electorate import TERMS_OF_A_HOST
 

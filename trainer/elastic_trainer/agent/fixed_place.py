@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from elastic_trainer.agent.identity import Identity
+from elastic_trainer.identity import Identity
 from elastic_trainer.protocol.message import Electorate
 
 

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from elastic_trainer.agent.identity import Identity
+from elastic_trainer.identity import Identity
 from elastic_trainer.succession.peers import Place
 from elastic_trainer.succession.service import HOST_PATH, ask, read_standing
 from elastic_trainer.succession.standing import Standing

@@ -11,10 +11,10 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from elastic_trainer.agent.identity import Identity
 from elastic_trainer.coordinator.__main__ import deadlines
 from elastic_trainer.coordinator.model import Settings
 from elastic_trainer.coordinator.server import CoordinatorServer, Succeeds
+from elastic_trainer.identity import Identity
 from elastic_trainer.succession.candidacy import Count
 from elastic_trainer.succession.peers import Place
 

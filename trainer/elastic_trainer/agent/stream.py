@@ -12,13 +12,17 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from elastic_trainer.agent.identity import Identity, address_toward
+from elastic_trainer.identity import Identity, address_toward
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
+from elastic_trainer.protocol.abridgement import abridge
 from elastic_trainer.protocol.auth import HEADER
 from elastic_trainer.protocol.message import (
     MESSAGE_BYTES,
     AgentMessage,
+    AskWhole,
     Heartbeat,
+    Hello,
+    Whole,
     decode,
     encode_agent,
 )
@@ -70,6 +74,9 @@ class CoordinatorStream:
         """Where this node's workers can be reached; empty until it is known."""
         self.connected = False
         """The coordinator has answered, and its stream is open."""
+        self.ended_by: tuple[str, int] | None = None
+        """Host and port of the other end of the newest stream that was open, if that ended it; None
+        where the stream fell silent, too."""
         self._identity = identity
         self._resync_messages, self._receive = resync_messages, receive
         self._lost, self._refused, self._where = lost, refused, where
@@ -81,7 +88,8 @@ class CoordinatorStream:
         self._refused_since: float | None = None
         self._closing = False
         self._beat = 0.0
-        """As it was told last: a coordinator of many that was started anew answers them in turn."""
+        """Seconds between heartbeats, as told last: one coordinator of many that was started anew
+        answers them in turn."""
         self._ended = asyncio.Event()
         """No stream is open: the last one's other end has heard all, or is lost."""
 
@@ -135,10 +143,14 @@ class CoordinatorStream:
                 self._refuse(str(error.details()))
             log.debug("no coordinator at %s:%d: %r", *self.dialled, error)
             was_open = self.connected
+            if was_open:
+                self.ended_by = None if isinstance(error, TimeoutError) else self.dialled
             self._end_stream()
             if not (was_open or self._closing):
                 raise
         else:
+            if self.connected:
+                self.ended_by = self.dialled
             self._end_stream()
 
     def _end_stream(self) -> None:
@@ -174,7 +186,9 @@ class CoordinatorStream:
             self._ended.clear()
             for told in self._resync_messages():
                 outbox.put_nowait(told)
-            writer = asyncio.ensure_future(_write(call, outbox))
+            # A coordinator of an earlier version refuses a Hello with digests: it gets the whole.
+            writing = _Writing(call, outbox, may_abridge=self._refused_since is None)
+            writer = asyncio.ensure_future(writing.run())
             try:
                 while True:
                     patience = silence(SILENT_SECONDS, self._beat)
@@ -183,8 +197,13 @@ class CoordinatorStream:
                         return
                     if self._attending is not asyncio.current_task():
                         return
-                    self.connected, self._refused_since = True, None
                     message = decode(envelope)
+                    if isinstance(message, AskWhole):  # it hasn't let this agent in yet
+                        outbox.put_nowait(writing.abridged)
+                        continue
+                    writing.abridged = Whole()
+                    self.connected, self._refused_since = True, None
+                    self.ended_by = None
                     if isinstance(message, Heartbeat):
                         self._beat = message.beat_seconds
                     if message is not None:
@@ -209,8 +228,25 @@ def _no_answer(error: BaseException) -> bool:
     return isinstance(error, TimeoutError | grpc.RpcError | OSError)
 
 
-async def _write(call: Any, outbox: asyncio.Queue[AgentMessage | None]) -> None:
-    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
-        while (message := await outbox.get()) is not None:
-            await call.write(encode_agent(message))
-        await call.done_writing()
+class _Writing:
+    """A stream's words to the coordinator, in order.
+
+    Args:
+        may_abridge: large parts of the first message, Hello, may be told by their digests.
+    """
+
+    def __init__(
+        self, call: Any, outbox: asyncio.Queue[AgentMessage | None], may_abridge: bool
+    ) -> None:
+        self.abridged = Whole()
+        """What Hello had digests of, until the coordinator lets this agent in."""
+        self._call, self._outbox, self._may_abridge = call, outbox, may_abridge
+
+    async def run(self) -> None:
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            while (message := await self._outbox.get()) is not None:
+                envelope = encode_agent(message)
+                if self._may_abridge and isinstance(message, Hello):
+                    self.abridged = abridge(envelope) or Whole()
+                await self._call.write(envelope)
+            await self._call.done_writing()

@@ -18,8 +18,8 @@ from typing import Any
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
 from elastic_trainer.agent.host_search import Answers, HostSearch
 from elastic_trainer.agent.hosted_coordinator import HostedCoordinator, free_port
-from elastic_trainer.agent.identity import Identity
 from elastic_trainer.agent.succession_service import Requests, SuccessionService
+from elastic_trainer.identity import Identity
 from elastic_trainer.protocol.message import (
     AgentMessage,
     Electorate,
@@ -56,6 +56,8 @@ class Hooks:
 
     connected: Callable[[], bool]
     """A coordinator's stream is open."""
+    ended_by: Callable[[], tuple[str, int] | None]
+    """The place of the newest one's other end, if that ended it: it did not fall silent."""
     address: Callable[[], str]
     """Where this node can be reached; empty until it is known."""
     dial_anew: Callable[[tuple[str, int] | None], None]
@@ -102,6 +104,8 @@ class Succession:
         self._stands = False
         """It has asked for votes, and is going to host if it gets them."""
         self._hosted: HostedCoordinator | None = None
+        self._own_places = {(identity.host, identity.port)} if identity.may_host else set()
+        """Where coordinators of this agent's listened."""
         self._wake = asyncio.Event()
 
     # ---- what the rest of the agent asks
@@ -257,7 +261,8 @@ class Succession:
         asked, found = before.asks, None
         if asked is not None:
             patience = max(0.1, before.limit - (now - before.heard_at))
-            found = await look(asked, self._identity.token, patience)
+            ended = self._ended_by_host
+            found = await look(asked, self._identity.token, patience, ended=ended)
             self._look_wait = next_wait(found, waited)
             if found.standing is not None:
                 self._hear_of(found.standing)
@@ -354,14 +359,22 @@ class Succession:
         if self._follower.has_won(term, counted):
             self._host(term, (address, port), counted)
 
+    @property
+    def _ended_by_host(self) -> bool:
+        """Whether another node ended the stream, so that nothing but processes ended there: who
+        refuses connections then isn't behind a partition that does so."""
+        by = self._hooks.ended_by()
+        return by is not None and by not in self._own_places
+
     async def _count(self, ballot: Ballot, known: Electorate) -> Count:
         count = Count(self._identity.agent, known, set(self._follower.gone))
         away = {self._identity.agent, *self._follower.silent}
         asked = [member for member in voters(known).values() if member.agent not in away]
+        token, ended = self._identity.token, self._ended_by_host
 
         async def poll(member: Member) -> None:
             try:
-                answer = await ask_vote(member, ballot, self._identity.token, VOTE_SECONDS)
+                answer = await ask_vote(member, ballot, token, VOTE_SECONDS, ended=ended)
             except GoneError:
                 count.gone.add(member.agent)
                 return
@@ -381,6 +394,7 @@ class Succession:
             self._wake.set()
 
         self._coordinator.depose()
+        self._own_places.add(place)
         self._hosted = HostedCoordinator(self._identity, term, place, count, self._nodes, ended)
         self._follower = self._follower.hosts(address)
         self._tries = 0

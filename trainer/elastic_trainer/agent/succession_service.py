@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elastic_trainer.agent.identity import Identity
+from elastic_trainer.identity import Identity
 from elastic_trainer.metrics.http import Answer, Request, json_answer, misdirected, serve_http
 from elastic_trainer.protocol.auth import HEADER, check_token, is_loopback
 from elastic_trainer.succession.ballot import Ballot, Vote

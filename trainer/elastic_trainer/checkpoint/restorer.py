@@ -101,7 +101,7 @@ class Restorer:
         self._place = digest_of_location(storage.location)
         self._memory: Memory | None = None
         self._looked: tuple[tuple[str, Identity], ...] | None = None
-        """What a newcomer has found in memory before its first round."""
+        """States that a newcomer found in memory before its first round."""
         self._commits: tuple[Commit, ...] = ()
         """On rank 0, what storage had when this run began."""
         self.token = uuid.uuid4().hex

@@ -27,6 +27,8 @@ class AgentSession:
         self.agent = agent
         self.outbox: asyncio.Queue[bytes | None] = asyncio.Queue(OUTBOX)
         """Messages as the wire has them; `CLOSE` ends it."""
+        self.closed = False
+        """This coordinator has closed it: the agent was silent, or it is sent away."""
         self._cut, self._is_cut = cut, False
         self._credit, self._credited = BURST, now
 
@@ -38,7 +40,7 @@ class AgentSession:
 
     def cut(self) -> None:
         if not self._is_cut:
-            self._is_cut = True
+            self._is_cut = self.closed = True
             self._cut(self)
 
     def may_speak(self, now: float) -> bool:

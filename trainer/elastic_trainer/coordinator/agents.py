@@ -12,6 +12,7 @@ from enum import Enum
 
 from elastic_trainer.coordinator.persistent_map import PersistentMap
 from elastic_trainer.coordinator.straggler import Worked
+from elastic_trainer.protocol.message import Load
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class Agent:
     """How often, in a row, its workers did not take their places in time as newcomers."""
     retry_at: float = 0.0
     """Not before is it let in again, where others are enough."""
+    load: Load | None = None
+    """The use of its container, as it was told last."""
     held_step: int = -1
     """The newest that is in its workers' memory, verified."""
     told_fence: int = 0

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from elastic_trainer.coordinator.model import RoundRecord
+from elastic_trainer.failures.node_fault import ended_by_a_peer
 from elastic_trainer.failures.record import OUT_OF_MEMORY
 from elastic_trainer.protocol.message import Failed
 
@@ -151,6 +152,7 @@ def _without_progress(
 
 
 def _by_itself(failed: Failed) -> bool:
-    """Rather than giving way to another (code 0), or killed by who knows whom."""
+    """Rather than giving way to another (code 0), killed by who knows whom, or left by a peer."""
     ended = failed.code != 0 and failed.code not in _ENDED_FROM_OUTSIDE
-    return ended or failed.message == OUT_OF_MEMORY
+    own = ended and not ended_by_a_peer(failed.message, failed.stack)
+    return own or failed.message == OUT_OF_MEMORY

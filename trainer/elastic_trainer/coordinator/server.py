@@ -35,6 +35,7 @@ from elastic_trainer.coordinator.model import (
 from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.coordinator.state import step
 from elastic_trainer.coordinator.status import metrics, status
+from elastic_trainer.coordinator.whole_values import MismatchError, WholeValues
 from elastic_trainer.metrics.exposition import exposition
 from elastic_trainer.metrics.http import (
     Answer,
@@ -63,11 +64,13 @@ from elastic_trainer.protocol.guarded_server import guarded_server
 from elastic_trainer.protocol.keepalive import SERVER_SECONDS, options
 from elastic_trainer.protocol.message import (
     MESSAGE_BYTES,
+    AgentMessage,
     CoordinatorMessage,
     Electorate,
     Heartbeat,
     Hello,
     Member,
+    Round,
     decode,
     encode_agent,
     encode_coordinator,
@@ -102,6 +105,14 @@ def _encoded(message: CoordinatorMessage) -> bytes:
 
 def _decoded(envelope: bytes) -> Any:
     return decode(coordinator_pb2.AgentMessage.FromString(envelope))
+
+
+async def _next_message(context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+    """Return an agent's next message. Raises EOFError at its stream's end."""
+    envelope = await context.read()
+    if envelope is grpc.aio.EOF:
+        raise EOFError("the stream ended")
+    return _decoded(envelope)
 
 
 @dataclass(frozen=True)
@@ -143,9 +154,13 @@ class CoordinatorServer:
         self._probed = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._token = token
+        self._whole = WholeValues(self._own_values)
         self._check = Session(uuid.uuid4().hex[:16], check_limits or Limits())
         """Before the first round, of those agents that ask for it."""
         self._sessions: dict[str, AgentSession] = {}
+        self._ended = set(succeeds.returning) if succeeds is not None else set()
+        """Agents whose refusal proves that they have ended: their streams ended by their doing, or
+        they voted just now and have not come yet."""
         self._beat = b""
         self._beat_made: tuple[Settings, Member | None, int] | None = None
         """What the newest heartbeat was made of; None: the next one is to be made anew."""
@@ -172,6 +187,7 @@ class CoordinatorServer:
             if session is None:
                 continue
             if not isinstance(effect, Send):
+                session.closed = True
                 session.put(CLOSE)
                 continue
             envelope = encoded.get(id(effect.message))
@@ -281,7 +297,7 @@ class CoordinatorServer:
     async def Attend(  # noqa: N802  # the service's name
         self, _: object, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
-        hello = await self._admit(context)
+        hello, early = await self._admit(context)
         older = self._sessions.get(hello.agent)
         if older is not None:
             older.cut()
@@ -290,11 +306,13 @@ class CoordinatorServer:
             hello.agent, time.monotonic(), lambda cut: self._keep(self._cut(cut, context))
         )
         self._sessions[hello.agent] = session
+        self._ended.discard(hello.agent)
         self._deserted.clear()
         reader = asyncio.ensure_future(self._read(session, context))
         try:
             session.put(BEAT)  # first, that it knows the term; with its own time counted
-            self._apply(Received(hello.agent, hello))
+            for message in (hello, *early):
+                self._apply(Received(hello.agent, message))
             while (envelope := await session.outbox.get()) is not CLOSE:
                 await context.write(envelope or self._heartbeat())
         finally:
@@ -312,6 +330,8 @@ class CoordinatorServer:
             del self._sessions[session.agent]
             if not self._sessions:
                 self._deserted.set()
+            if not session.closed:
+                self._ended.add(session.agent)
             self._apply(Lost(session.agent))
             self._probe({session.agent})
 
@@ -327,28 +347,49 @@ class CoordinatorServer:
                 f"a second came, or {OUTBOX} were not read",
             )
 
-    async def _admit(self, context: grpc.aio.ServicerContext[Any, Any]) -> Hello:
-        """The stream's first message; refuses whoever has no business here."""
+    async def _admit(
+        self, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> tuple[Hello, list[AgentMessage]]:
+        """The stream's first message, whole, and what came before it was; refuses whoever has no
+        business here."""
         first = None
-        with contextlib.suppress(TimeoutError, DecodeError):
+        with contextlib.suppress(TimeoutError, EOFError, DecodeError):
             async with asyncio.timeout(HELLO_SECONDS):
-                envelope = await context.read()
-            if envelope is not grpc.aio.EOF:
-                first = _decoded(envelope)
+                first = await _next_message(context)
+        await self._check_hello(first, context)
+        assert isinstance(first, Hello)
+        whole = None
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                whole, early = await self._whole.complete(
+                    first,
+                    lambda question: context.write(_encoded(question)),
+                    lambda: _next_message(context),
+                )
+        except (TimeoutError, EOFError) as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"expected a Whole: {error!r}")
+        except (MismatchError, DecodeError) as error:
+            await self._refuse(str(error), context)
+        await self._check_hello(whole, context)  # others came meanwhile
+        assert whole is not None
+        return whole, early
+
+    async def _check_hello(self, first: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         if isinstance(first, Hello) and first.agent:
             refusal = check_compatible(first, self.job, self._other_nodes_workers(first))
         else:
             refusal = f"expected a Hello that names its agent first, found {type(first).__name__}"
         if refusal is not None:
-            if refusal != self._refusal_said:
-                self._refusal_said = refusal
-                log.warning("refused %s: %s", context.peer(), refusal)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
-        assert isinstance(first, Hello)
+            await self._refuse(refusal, context)
         if first.term > self.state.settings.term:
             self._depose(first.term)
             await context.abort(grpc.StatusCode.UNAVAILABLE, "there is a later coordinator")
-        return first
+
+    async def _refuse(self, refusal: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        if refusal != self._refusal_said:
+            self._refusal_said = refusal
+            log.warning("refused %s: %s", context.peer(), refusal)
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
 
     def _other_nodes_workers(self, hello: Hello) -> list[tuple[int, int]]:
         """Return pod index and number of workers of the nodes that have another number of them."""
@@ -360,6 +401,9 @@ class CoordinatorServer:
             for agent in agents.values()
             if agent.agent != hello.agent and agent.pod_index != hello.pod_index
         ]
+
+    def _own_values(self) -> list[Round | Electorate]:
+        return [one for one in (self.state.round, self.state.electorate) if one is not None]
 
     def _depose(self, term: int) -> None:
         if not self.deposed:
@@ -403,7 +447,7 @@ class CoordinatorServer:
 
     async def _ask_whether_there(self, member: Member) -> None:
         try:
-            found = await look(member, self._token)
+            found = await look(member, self._token, ended=member.agent in self._ended)
         finally:
             self._probing.discard(member.agent)
         if found.term > self.state.settings.term:

@@ -10,6 +10,7 @@ from elastic_trainer.coordinator.bookkeeping import booked
 from elastic_trainer.coordinator.divergence_check import hear_digests
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.failure_policy import Fail, decide
+from elastic_trainer.coordinator.load import hear_load
 from elastic_trainer.coordinator.model import (
     Checking,
     Condemned,
@@ -46,6 +47,7 @@ from elastic_trainer.protocol.message import (
     Join,
     Leave,
     Linked,
+    Load,
     NewestCommit,
     Progress,
     Round,
@@ -527,7 +529,8 @@ _HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
     Taken: _taken,
     Inspected: _inspected,
     Digested: hear_digests,
+    Load: hear_load,
 }
 
-_IDLE = (Heartbeat, Progress, Failed, Transferring)
+_IDLE = (Heartbeat, Progress, Failed, Transferring, Load)
 """They change nothing that a round depends on, and are nearly all that a large job says."""

@@ -8,6 +8,7 @@ from typing import Any
 from elastic_trainer.coordinator import hang
 from elastic_trainer.coordinator.bookkeeping import ledger_as_of
 from elastic_trainer.coordinator.divergence_check import as_json as diverged_as_json
+from elastic_trainer.coordinator.load import as_json as loads_as_json
 from elastic_trainer.coordinator.model import RoundRecord, State
 from elastic_trainer.coordinator.node_range import as_json as range_as_json
 from elastic_trainer.coordinator.state import SPEED_WINDOW
@@ -24,8 +25,8 @@ LEAST_SECONDS = 2.0
 def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
     """The state as JSON values. `wall` is the Unix time at `now`.
 
-    `range`, `world` and `ranks` count nodes (agents), as rounds are of agents. Times are Unix
-    seconds.
+    `connected` names the pods whose agents are there, whether they train or not. `range`, `world`
+    and `ranks` count nodes (agents), as rounds are of agents. Times are Unix seconds.
     """
     offset = wall - now
     running = state.round
@@ -41,6 +42,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "ranks": {str(m.pod_index): rank for rank, m in enumerate(running.members)}
         if running
         else {},
+        "connected": sorted(agent.pod_index for agent in state.agents.values()),
         "pids": {str(a.pod_index): list(a.pids) for a in state.agents.values() if a.attached},
         "waiting": sorted(a.pod_index for a in state.agents.values() if a.joined_at is not None),
         "leaving": sorted(a.pod_index for a in state.agents.values() if a.leaving),
@@ -63,6 +65,8 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "stragglers": stragglers_as_json(state, offset),
         "shares": shares_as_json(state),
         "batch_seconds": _batch_seconds(state),
+        "batch_samples": _batch_samples(state),
+        "loads": loads_as_json(state),
         "diverged": diverged_as_json(state, offset),
         "hangs": [hang.as_json(one, offset) for one in state.hangs],
         "failures": [as_json(failed) for failed in state.failures],
@@ -93,6 +97,12 @@ def _batch_seconds(state: State) -> dict[str, float] | None:
         "input": round(pace.input, 6),
         "network": round(pace.network, 6),
     }
+
+
+def _batch_samples(state: State) -> float | None:
+    """Return the ranks' median samples of a batch; None: not measured."""
+    pace = state.stragglers.pace
+    return None if pace is None else round(pace.samples, 3)
 
 
 def _host(state: State) -> int | None:
@@ -138,8 +148,8 @@ def metrics(state: State, now: float) -> list[Metric]:
         Metric("failures_total", "Workers that failed.", state.failures_total),
         *(
             Metric(
-                "gpu_seconds_total",
-                "Time of all processes by what it was used for.",
+                "gpu_seconds",
+                "Time of all processes by use; what a break undoes is no longer training.",
                 milliseconds / 1000,
                 (("use", use.value),),
             )

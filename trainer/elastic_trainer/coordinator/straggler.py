@@ -218,6 +218,7 @@ def _median_pace(paces: Sequence[Pace]) -> Pace:
         _median(sorted(pace.compute for pace in paces)),
         _median(sorted(pace.input for pace in paces)),
         _median(sorted(pace.network for pace in paces)),
+        _median(sorted(pace.samples for pace in paces)),
     )
 
 

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic_trainer.failures.node_fault import node_fault
+from elastic_trainer.failures.node_fault import ended_by_a_peer, node_fault
 from elastic_trainer.failures.record import OUT_OF_MEMORY, signal_name
 from elastic_trainer.link import error_file
 from elastic_trainer.protocol.message import Failed
@@ -66,7 +66,7 @@ def describe(exit_: Exit, *, oom_killed: bool, note: str = "", log: str = "") ->
         stack=stack,
         time=time,
         log=log,
-        error="" if fault else error,
+        error="" if fault or ended_by_a_peer(message, stack) else error,
         step=step,
         node_fault=fault,
     )

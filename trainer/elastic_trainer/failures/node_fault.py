@@ -27,7 +27,9 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     (
         "peer",
         "another process",
-        r"NCCL.*(remote (process|error)|aborted)|ncclRemoteError|Watchdog caught collective",
+        r"NCCL.*(remote (process|error)|aborted)|ncclRemoteError|Watchdog caught collective"
+        r"|/gloo/.*(Connection (closed|reset) by peer|Broken pipe)"
+        r"|^RuntimeError: (Connection reset by peer|Broken pipe|Socket Timeout)",
     ),
     (
         "hardware",
@@ -77,10 +79,28 @@ def node_fault(message: str, stack: str, code: int) -> str:
         stack: its call stack, with the errors that it followed from.
         code: exit code, a signal's number negative.
     """
+    kind, fault = _row(message, stack)
+    if kind == "hardware":
+        return fault
+    return "shared memory" if not kind and code == -signal.SIGBUS else ""
+
+
+def ended_by_a_peer(message: str, stack: str) -> bool:
+    """Return whether a worker failed only because another process had gone.
+
+    Args:
+        message: as for `node_fault`.
+        stack: likewise.
+    """
+    return _row(message, stack)[0] == "peer"
+
+
+def _row(message: str, stack: str) -> tuple[str, str]:
+    """Return class and fault of the first text that a row has; empty where none has one."""
     # Of a traceback only what begins a line is an error's text; the rest is source code.
     errors = [line for line in stack.splitlines() if line and not line[0].isspace()]
     for text in (message, *reversed(errors)):
         for kind, fault, pattern in _PATTERNS:
             if pattern.search(text):
-                return fault if kind == "hardware" else ""
-    return "shared memory" if code == -signal.SIGBUS else ""
+                return kind, fault
+    return "", ""

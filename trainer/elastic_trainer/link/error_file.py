@@ -19,6 +19,13 @@ from typing import Any
 VARIABLE = "TORCHELASTIC_ERROR_FILE"
 MOST_BYTES = 1 << 20
 _OWN = "volcanoElastic"
+_SURROUNDINGS = (
+    "/gloo/",
+    "Pin memory thread exited",
+    "items of ancdata",
+    "can't start new thread",
+)
+"""Of RuntimeErrors that come from outside the training's code."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +74,12 @@ def own(
 
 
 def of_the_code(kind: type[BaseException], text: str) -> bool:
-    """Rather than of its surroundings, where another try may help: OSError, MemoryError, the kinds
-    of libraries' own, such as torch's for devices, and what gloo says of a connection."""
-    builtin = kind.__module__ == "builtins" and not issubclass(kind, (OSError, MemoryError))
-    return builtin and not (kind is RuntimeError and "/gloo/" in text)
+    """Rather than of its surroundings, where another try may help: OSError, MemoryError, a pipe's
+    EOFError, the kinds of libraries' own, such as torch's for devices, and what gloo says of a
+    connection or a data loader of its helpers."""
+    passing = (OSError, MemoryError, EOFError)
+    builtin = kind.__module__ == "builtins" and not issubclass(kind, passing)
+    return builtin and not (kind is RuntimeError and any(words in text for words in _SURROUNDINGS))
 
 
 def read(path: str) -> Recorded | None:

@@ -1,4 +1,4 @@
-"""What ranks tell one another first in a round of an ElasticLoop, all at once."""
+"""Says what ranks tell one another first in a round of an ElasticLoop, all at once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from elastic_trainer.checkpoint.recovery import Available
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """One rank's."""
+    """One rank's opening words."""
 
     stopping: bool
     """The loop is to end after the last step that this rank made."""
     trained: str
     """Digest of the names of the parameters that it trains."""
     shares: str
-    """Of the samples, as it was told."""
+    """Its text for the division of samples, as it was told."""
     available: Available | None
     """The states that it has, where it knows that already."""

@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 
-from elastic_trainer.agent.identity import Identity
+from elastic_trainer.identity import Identity
 from elastic_trainer.launch.cuda import cuda_is_initialised
 from elastic_trainer.launch.zygote import Zygote
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from elastic_trainer.agent.identity import NODE_VARIABLE
+from elastic_trainer.identity import NODE_VARIABLE
 from elastic_trainer.parent_death import die_with
 from elastic_trainer.ranks.reverse_lookup import stop_reverse_lookups
 

@@ -17,7 +17,7 @@ from typing import IO, Any, Protocol
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from elastic_trainer.agent.identity import Identity
+from elastic_trainer.identity import Identity
 from elastic_trainer.node_check.message import (
     PATH,
     Order,
@@ -173,7 +173,10 @@ class Member:
                 return None
         if answer.status == 200:
             self._refused_since = None
-            return decode_order(body)
+            try:
+                return decode_order(body)
+            except ValueError as error:  # of another version, or another server
+                return Over(reason=f"the coordinator's answer is no order: {error}")
         now = time.monotonic()
         self._refused_since = now if self._refused_since is None else self._refused_since
         if answer.status == 401 and now - self._refused_since < REFUSED_SECONDS:

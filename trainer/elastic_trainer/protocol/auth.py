@@ -7,7 +7,7 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 
-from elastic_trainer.protocol.message import VERSION, Hello
+from elastic_trainer.protocol.message import ABRIDGED_VERSION, VERSION, Hello
 
 TOKEN_VARIABLE = "VOLCANO_ELASTIC_TOKEN"
 """The job's secret, the same in all its pods. Without it, only this machine is served."""
@@ -34,10 +34,10 @@ def check_compatible(hello: Hello, job: str, processes: Iterable[tuple[int, int]
     Args:
         processes: pod index and workers of each node that takes part now; 0 for not known.
     """
-    if hello.version != VERSION:
+    if hello.version not in (VERSION, ABRIDGED_VERSION):
         return (
-            f"expected protocol version {VERSION}, found {hello.version}: run the same version of "
-            "volcano-elastic in all pods of a job"
+            f"expected protocol version {VERSION} or {ABRIDGED_VERSION}, found {hello.version}: "
+            "run the same version of volcano-elastic in all pods of a job"
         )
     if hello.job != job:
         return (

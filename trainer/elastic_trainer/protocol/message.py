@@ -19,6 +19,8 @@ MESSAGE_BYTES = 4 << 20
 """Most bytes of one message either way; a round of 10,000 members has an eighth of it."""
 VERSION = 4
 """Version of the protocol; the parts of a job must speak the same."""
+ABRIDGED_VERSION = 5
+"""Of a Hello that has digests in place of a round or an electorate; see abridgement.py."""
 
 
 MOST_PLACES = 64
@@ -186,6 +188,16 @@ class Hello:
     alive_milliseconds: int = 0
     keepers: tuple[Moment, ...] = ()
     """Coordinators that told it of the ledger, the newest first, and since when."""
+    round_digest: bytes = b""
+    electorate_digest: bytes = b""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What AskWhole asks for, as the wire has it; empty: Hello told it, or there is none."""
+
+    encoded_round: bytes = b""
+    encoded_electorate: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -259,6 +271,17 @@ class Digested:
     round: int = 0
     step: int = -1
     digests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a container uses; coordinator.proto has units."""
+
+    cpus: float = 0.0
+    memory_bytes: int = 0
+    gpu_memory_bytes: int = -1
+    gpu_percent: int = -1
+    gpu_memory_total_bytes: int = -1
 
 
 @dataclass(frozen=True)
@@ -382,6 +405,11 @@ class Completed:
 
 
 @dataclass(frozen=True)
+class AskWhole:
+    pass
+
+
+@dataclass(frozen=True)
 class Inspect:
     round: int = 0
 
@@ -406,6 +434,8 @@ AgentMessage = (
     | Taken
     | Inspected
     | Digested
+    | Load
+    | Whole
 )
 CoordinatorMessage = (
     Heartbeat
@@ -419,6 +449,7 @@ CoordinatorMessage = (
     | Completed
     | Electorate
     | Inspect
+    | AskWhole
 )
 
 _PARTS = ("round", "electorate", "host")
@@ -468,6 +499,17 @@ def decode(envelope: Any) -> Any:
     return None if kind is None else _from_proto(getattr(envelope, kind))
 
 
+def encode_value(value: Round | Electorate) -> bytes:
+    """Return what a Hello holds of it: equal bytes for equal values."""
+    return bytes(_to_proto(value).SerializeToString())
+
+
+@lru_cache(maxsize=8)
+def decode_value(kind: str, encoded: bytes) -> Any:
+    """Return the value in what thousands tell a coordinator that was started anew, each of all."""
+    return _from_proto(getattr(coordinator_pb2, kind).FromString(encoded))
+
+
 def _snake(message: object) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type(message).__name__).lower()
 
@@ -497,7 +539,7 @@ def _from_proto(proto: Any) -> Any:
             if not proto.HasField(name):
                 item = None
             elif isinstance(item, bytes):
-                item = _decoded(_ENCODED[kind, name].__name__, item)
+                item = decode_value(_ENCODED[kind, name].__name__, item)
             else:
                 item = _from_proto(item)
         elif name in _LISTS:
@@ -514,9 +556,3 @@ def _from_proto(proto: Any) -> Any:
 @cache
 def _names(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind))
-
-
-@lru_cache(maxsize=8)
-def _decoded(kind: str, encoded: bytes) -> Any:
-    """Return the value in what thousands tell a coordinator that was started anew, each of all."""
-    return _from_proto(getattr(coordinator_pb2, kind).FromString(encoded))

@@ -56,7 +56,7 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     """
     from elastic_trainer.agent.agreement import as_the_others
     from elastic_trainer.agent.coordinator_process import CoordinatorProcess
-    from elastic_trainer.agent.identity import Identity
+    from elastic_trainer.identity import Identity
     from elastic_trainer.launch import log_folder
     from elastic_trainer.launch.cuda import cuda_is_initialised, initialiser
     from elastic_trainer.launch.launcher import start_workers_from
@@ -216,12 +216,16 @@ class ElasticHandler(RendezvousHandler):
         from elastic_trainer.node_check.member import Member, launch_cold
 
         identity = self._agent.identity
-        member = Member.of_agent(
-            identity,
-            processes=identity.processes,
-            launch=launch_cold if self._zygote is None else self._zygote.launch,
-        )
-        over = member.run(self._timeout, stopped=self._agent.is_ending)
+        try:
+            member = Member.of_agent(
+                identity,
+                processes=identity.processes,
+                launch=launch_cold if self._zygote is None else self._zygote.launch,
+            )
+            over = member.run(self._timeout, stopped=self._agent.is_ending)
+        except Exception:  # a check that cannot run fails no job
+            log.exception("node check: it could not be run; nothing is known of this node")
+            return
         level = logging.INFO if over.verdict == "proven" else logging.WARNING
         log.log(level, "node check: this node is %s: %s", over.verdict, over.reason)
 

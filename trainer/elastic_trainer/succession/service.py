@@ -24,13 +24,20 @@ class GoneError(Exception):
     """An agent has ended: nobody listens where it did, or another agent does."""
 
 
-async def look(member: Member, token: str, seconds: float = SECONDS) -> Found:
-    """Ask a member how it stands. Silence, and what is no answer of an agent, proves nothing."""
+async def look(member: Member, token: str, seconds: float = SECONDS, *, ended: bool) -> Found:
+    """Ask a member how it stands. Silence, and what is no answer of an agent, proves nothing.
+
+    Args:
+        ended: a stream has ended by the other end's doing, so that a refusal proves that the
+            process has ended, too. Firewalls also refuse connections, but let streams fall silent.
+    """
     try:
         body = await ask(member.address, member.port, "GET", HOST_PATH, None, token, seconds)
         standing = read_standing(body)
-    except (ConnectionRefusedError, GoneError):
+    except GoneError:
         return Found(gone=True)
+    except ConnectionRefusedError:
+        return Found(gone=ended)
     except (ConnectionError, asyncio.IncompleteReadError):
         return Found(closed=True)
     except (OSError, ValueError, TimeoutError):
@@ -38,8 +45,10 @@ async def look(member: Member, token: str, seconds: float = SECONDS) -> Found:
     return Found(standing) if standing.agent == member.agent else Found(gone=True)
 
 
-async def ask_vote(member: Member, ballot: Ballot, token: str, seconds: float) -> Vote | None:
-    """Return a member's vote; None if it can't be had. Raises GoneError."""
+async def ask_vote(
+    member: Member, ballot: Ballot, token: str, seconds: float, *, ended: bool
+) -> Vote | None:
+    """Return a member's vote; None if it can't be had. Raises GoneError; `ended`: see `look`."""
     try:
         body = await ask(
             member.address,
@@ -53,6 +62,8 @@ async def ask_vote(member: Member, ballot: Ballot, token: str, seconds: float) -
         told = _object(body)
         return Vote(bool(told["granted"]), int(told["term"]), str(told["why"]))
     except ConnectionRefusedError as error:
+        if not ended:
+            return None
         raise GoneError(f"{member.address}:{member.port}: {error}") from error
     except (OSError, ValueError, KeyError, TypeError, TimeoutError, asyncio.IncompleteReadError):
         return None
