@@ -238,7 +238,7 @@ def test_queues_stay_within_their_capability(snapshot: Snapshot) -> None:
     for queue in snapshot.queues:
         if queue.capability is None:
             continue
-        after = 0
+        after, surplus = 0, 0
         removed = {key for d in made.decisions for key in d.remove}
         for owner in snapshot.jobs:
             if owner.queue != queue.name:
@@ -248,7 +248,12 @@ def test_queues_stay_within_their_capability(snapshot: Snapshot) -> None:
             if size_after(made, owner) > owner.desired:
                 after += each * (size_after(made, owner) - owner.desired)
             stay = sum(p.node is not None and p.key not in removed for p in alive)
-            after += each * min(stay, owner.desired)  # those beyond it are leaving already
+            # Those beyond it are leaving already.
+            stay = min(stay, owner.desired, size_after(made, owner))
+            after += each * stay
+            unit = owner.node_unit if each and not owner.unmodelled else 0
+            least = size_after(made, owner) - unit >= owner.min and stay > owner.min
+            surplus += bool(unit and least)
         limit = queue.capability[GPU] // 1000
         grew = any(
             d.new > d.old and j.queue == queue.name and d.reason is Reason.GREW_INTO_IDLE
@@ -257,6 +262,7 @@ def test_queues_stay_within_their_capability(snapshot: Snapshot) -> None:
             if j.key == d.job
         )
         assert after <= limit or not grew
+        assert after <= limit or not surplus, "who holds more than it may gives what it can"
 
 
 @calm

@@ -23,6 +23,7 @@ from tests.queue_policy.world import (
 from volcano_elastic.api.queue_policy import (
     ForOtherQueues,
     Headroom,
+    Mode,
     QueuePolicy,
     Shrink,
     Step,
@@ -44,6 +45,44 @@ def test_growth_stays_within_the_queues_capability() -> None:
     queue = Queue("default", capability=gpus(3))
     made = plan(world(TWO_BY_TWO, [a], pods(a, "n1"), queues=(queue,)), NOW)
     assert by_job(made)["a"].new == 3
+
+
+def test_surplus_leaves_a_queue_that_is_capped_below_what_it_holds() -> None:
+    queues = (Queue("team", capability=gpus(3)), Queue("other"))
+    a, b = queue_job("a", "team", 1, 4, 3), queue_job("b", "team", 2, 2, 2)
+    c = queue_job("c", "other", 1, 2, 2)
+    nodes = [node("n1", 4), node("n2", 4)]
+    held = [pods(a, *["n1"] * 3), pods(b, "n2", "n2"), pods(c, "n2", "n2")]
+    made = plan(world(nodes, [a, b, c], *held, queues=queues), NOW)
+    (decision,) = made.decisions
+    assert (decision.job, decision.new) == (a.key, 1), "b is at its minimum, c is elsewhere"
+    assert decision.reason is Reason.LOWERED_TO_CAPABILITY
+    assert decision.message == "queue team held more than its capability; a goes from 3 back to 1"
+    assert len(decision.remove) == 2
+    # What has left is not asked for again, and nobody grows back into it.
+    after = replace(a, desired=1)
+    leaving = [replace(pod, terminating=True) for pod in held[0][1:]]
+    still = [held[0][:1], leaving, *held[1:]]
+    assert plan(world(nodes, [after, b, c], *still, queues=queues), NOW).decisions == ()
+
+
+@pytest.mark.parametrize("mode", [Mode.HOLD, Mode.OFF])
+def test_a_capped_queue_that_is_held_keeps_what_it_holds(mode: Mode) -> None:
+    a = job("a", 1, 4, 4)
+    policy = QueuePolicy(queue="default", mode=mode)
+    queue = Queue("default", capability=gpus(2))
+    seen = world(TWO_BY_TWO, [a], pods(a, "n1", "n1", "n2", "n2"), queues=(queue,))
+    assert plan(replace(seen, policies=(policy,)), NOW).decisions == ()
+
+
+def test_a_cap_above_takes_whole_units_of_those_that_hold_what_it_counts() -> None:
+    queues = (Queue("org", capability=gpus(5)), Queue("team", parent="org"))
+    cpus = queue_job("cpus", "team", 1, 9, 9, pod_requests={"cpu": 1000})
+    a, b = queue_job("a", "team", 2, 4, 4, node_unit=2), queue_job("b", "team", 1, 3, 3)
+    nodes = [node("n1", 8), node("n2", 8)]
+    held = [pods(cpus, *["n1"] * 9), pods(a, *["n1"] * 4), pods(b, *["n2"] * 3)]
+    made = by_job(plan(world(nodes, [cpus, a, b], *held, queues=queues), NOW))
+    assert {name: d.new for name, d in made.items()} == {"a": 2}
 
 
 def test_the_guarantee_of_another_queue_stays_free_even_from_two_growing_queues() -> None:

@@ -91,6 +91,11 @@ class QueueState:
         return [key for s in self.jobs if (key := s.loss_key) is not None]
 
     @fact
+    def least_loss(self) -> float:
+        """The smallest of their losses."""
+        return min(self.losses).loss if self.losses else math.inf
+
+    @fact
     def yields_from(self) -> float:
         """The least priority of a pod that surplus of some job may leave for."""
         return min([s.yields_from for s in self.jobs if s.may_give], default=math.inf)

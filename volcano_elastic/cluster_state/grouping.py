@@ -7,7 +7,8 @@ same, stay the same values and keep the facts that follow from them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, compress, count, filterfalse
 from operator import attrgetter, is_not, itemgetter
 from typing import TypeVar
@@ -116,15 +117,19 @@ def _index(among: Sequence[object], wanted: object) -> int | None:
 
 
 def regrouped(
-    groups: Mapping[K, tuple[T, ...]], gone: Iterable[T], come: Iterable[T], key: Callable[[T], K]
-) -> tuple[dict[K, tuple[T, ...]], set[K]]:
+    groups: Mapping[K, tuple[T, ...]],
+    gone: Collection[T],
+    come: Collection[T],
+    key: Callable[[T], K],
+) -> tuple[Mapping[K, tuple[T, ...]], set[K]]:
     """Return the groups without those gone and with those that came, and which ones changed."""
+    if not gone and not come:
+        return groups, set()
     left = {id(value): key(value) for value in gone}
     changed = {
         at: [v for v in groups[at] if id(v) not in left] for at in dict.fromkeys(left.values())
     }
     joined: defaultdict[K, list[T]] = defaultdict(list)
-    come = list(come)
     for at, value in zip(map(key, come), come, strict=True):
         joined[at].append(value)
     for at, members in joined.items():
@@ -155,9 +160,15 @@ class _Grouping:
         pods_on, on = regrouped(before.pods_on, gone_pods, come_pods, attrgetter("node"))
         pods_of, of = regrouped(before.pods_of, gone_pods, come_pods, attrgetter("job"))
         gone_nodes, come_nodes = changes(before.snapshot.nodes, snapshot.nodes)
+        gone_jobs, come_jobs = changes(before.snapshot.jobs, snapshot.jobs)
+        same_gangs = snapshot.gangs is before.snapshot.gangs
+        if same_gangs and not (on or of or gone_nodes or come_nodes or gone_jobs or come_jobs):
+            state = replace(before, snapshot=snapshot)
+            keep_facts(before, state)
+            return state
         if gone_nodes or come_nodes:
             self._change_nodes(gone_nodes, come_nodes)
-        jobs, gone, come = self._jobs(pods_of, of)
+        jobs, gone, come = self._jobs(gone_jobs, come_jobs, pods_of, of)
         on |= {node.name for node in come_nodes}
         # Where pods have come, `on` says so already.
         keys = {state.job.key for state in (*gone, *come)}
@@ -176,8 +187,7 @@ class _Grouping:
             went, joins = ([s for s in each if s.job.queue == name] for each in (gone, come))
             queues[name].learn(before.queues[name], went, joins)
         gangs = before.gangs
-        same_gangs = snapshot.gangs is before.snapshot.gangs and jobs.keys() == before.jobs.keys()
-        if None in of or not same_gangs:
+        if None in of or not same_gangs or jobs.keys() != before.jobs.keys():
             gangs = self._gangs(pods_of.get(None, ()), jobs)
         nodes = self._nodes(pods_on, on, around, jobs)
         if len(self._speeds) > 4 * len(jobs) + 64:
@@ -201,9 +211,6 @@ class _Grouping:
         )
         if self._numbers is before.numbers:
             state.learn(before, on)
-        same = self._numbers is before.numbers and gangs is before.gangs
-        if same and not (gone_pods or come_pods or gone or come):
-            keep_facts(before, state)
         return state
 
     def _change_nodes(self, gone: Iterable[Node], come: Iterable[Node]) -> None:
@@ -254,12 +261,15 @@ class _Grouping:
         return found
 
     def _jobs(
-        self, pods_of: Mapping[str | None, tuple[Pod, ...]], changed: Iterable[str | None]
+        self,
+        gone: Iterable[Job],
+        come: Iterable[Job],
+        pods_of: Mapping[str | None, tuple[Pod, ...]],
+        changed: Iterable[str | None],
     ) -> tuple[dict[str, JobState], list[JobState], list[JobState]]:
         """Jobs by key, those of before that are gone or differ, and those that are new; `changed`:
         keys of those whose pods differ."""
         before = self._before.jobs
-        gone, come = changes(self._before.snapshot.jobs, self._snapshot.jobs)
         # Steps of jobs are aligned to the largest node.
         was = self._before.per_node
         reshaped = {shape for shape, most in was.items() if self._largest(shape) != most}

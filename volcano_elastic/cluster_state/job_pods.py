@@ -85,7 +85,7 @@ class FirstVictim(NamedTuple):
     protected: bool
     running: bool
     surplus: float
-    """As `JobSurplus.weighted`."""
+    """The job's `JobSurplus.weighted`."""
     last: int
     """Its index, negative."""
     node: str

@@ -153,7 +153,7 @@ class JobState:
         walled = self.policy.shrink.for_other_queues is ForOtherQueues.BORROWED
         return math.inf if walled else worth * OWN_RIGHT
 
-    @property
+    @fact
     def created(self) -> float:
         """The job's creation, in seconds since 1970."""
         return self.job.created.timestamp()

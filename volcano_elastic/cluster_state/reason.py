@@ -18,6 +18,8 @@ class Reason(StrEnum):
     SURPLUS_UNPLACED = "SurplusUnplaced"
     ROUNDED_TO_UNIT = "RoundedToUnit"
     LOWERED_TO_MAX = "LoweredToMax"
+    LOWERED_TO_CAPABILITY = "LoweredToCapability"
+    """Its queue, or one above it, held more than its capability."""
     RAISED_TO_MIN = "RaisedToMin"
     SLOWED_DOWN = "SlowedDown"
     """Measured slower at this size than at a smaller one."""
@@ -33,7 +35,7 @@ class Reason(StrEnum):
     AT_MAX_PER_JOB = "AtMaxPerJob"
     """The queue policy's surplus.maxPerJob."""
     AT_REPLICAS = "AtReplicas"
-    """Its autoscaler wishes it (scaler hpa)."""
+    """Its autoscaler (scaler hpa) or a ScalePlan wishes it."""
     MAX_STEP_TOO_SMALL = "MaxStepTooSmall"
     """The queue policy's grow.maxStep is less than the job's nodeUnit."""
     NO_ROOM = "NoRoom"
@@ -68,6 +70,7 @@ WORDS: Mapping[Reason, str] = {
     Reason.SURPLUS_UNPLACED: "some of its surplus found no place to run",
     Reason.ROUNDED_TO_UNIT: "its size was not a multiple of nodeUnit",
     Reason.LOWERED_TO_MAX: "its size was above its maximum",
+    Reason.LOWERED_TO_CAPABILITY: "its queue held more than its capability",
     Reason.RAISED_TO_MIN: "its size was below its minimum",
     Reason.SLOWED_DOWN: "it was slower than at a smaller size",
     Reason.REBALANCED: "it gave workers to a job that gains more from them",
@@ -76,7 +79,7 @@ WORDS: Mapping[Reason, str] = {
     Reason.GAVE_UP_MINIMUM: "gangs below their minimums blocked each other",
     Reason.AT_MAX: "it is at its maximum",
     Reason.AT_MAX_PER_JOB: "it has all the surplus that its queue's policy allows (maxPerJob)",
-    Reason.AT_REPLICAS: "it has the replicas that its autoscaler asks for",
+    Reason.AT_REPLICAS: "it has the replicas that its autoscaler, or a ScalePlan, asks for",
     Reason.MAX_STEP_TOO_SMALL: "its nodeUnit is more than its queue's policy adds at once, maxStep",
     Reason.NO_ROOM: "there is no idle room that its workers could use",
     Reason.COOLING_DOWN: "it changed its size a short while ago and is cooling down",

@@ -56,9 +56,7 @@ class Departures:
         count -= count % job.state.unit
         leaders = [pod for pod in pods if pod.role == LEADING and self._master_room(job)]
         if count:
-            gone = surplus[-count:]
-            job.lower(job.size - count, Reason.LEFT_NODE, first=gone)
-            self._draft.release(job, gone)
+            self._draft.lower(job, job.size - count, Reason.LEFT_NODE, surplus[-count:])
         if moved or leaders:
             self._free(moved)
             job.move(moved)
@@ -69,12 +67,10 @@ class Departures:
             self.jobs.add(job.job.key)
 
     def _why(self, job: JobDraft, leaving: list[Pod]) -> tuple[str, ...]:
-        found = dict[str, None]()
-        for name in sorted({pod.node for pod in leaving if pod.node is not None}):
-            signal = self._draft.cluster.nodes[name].node.leave
-            told = "has failed the job" if name in job.job.excluded else signal
-            found[f"node {name} {told}"] = None
-        return tuple(found)
+        names, nodes = {pod.node for pod in leaving if pod.node}, self._draft.cluster.nodes
+        told = {name: nodes[name].node.leave for name in sorted(names)}
+        told |= dict.fromkeys(names & set(job.job.excluded), "has failed the job")
+        return tuple([f"node {name} {why}" for name, why in told.items()])
 
     def _master_room(self, job: JobDraft) -> bool:
         shape = job.state.master_shape

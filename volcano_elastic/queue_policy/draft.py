@@ -46,6 +46,8 @@ class JobDraft:
         self.unit_remainder = 0
         """Pods that must still be chosen to leave, since whole units leave."""
         self.reason: Reason | None = None
+        self.queue_beyond = ""
+        """The queue that held more than its capability, if it gives surplus for that."""
         self.served: dict[str, None] = {}
         """Keys of the claims that surplus was taken for, in order."""
         self.blocked = False
@@ -222,13 +224,6 @@ class JobDraft:
             del self._alive(pod)[pod.key]
             self.moved.append(pod)
 
-    def lower(self, size: int, reason: Reason, first: Iterable[Pod] = ()) -> list[Pod]:
-        """Set a smaller size; the pods beyond it, already moved to `removed`."""
-        self.size = size
-        self.reason = self.reason or reason
-        extra = self.existing - size
-        return self.drop(extra, first) if extra > 0 else []
-
     def size_without(self, pods: int) -> int:
         """The size to give up so many unplaced surplus pods: whole units. From a job that is to be
         left alone nothing that has a place goes with them, even if that leaves half a unit."""
@@ -284,6 +279,15 @@ class Draft:
                 n = self.nodes.index(pod.node)
                 if n is not None:
                     self.nodes.leave(n, job.state.shape.vector, reclaimed=reclaimed)
+
+    def lower(
+        self, job: JobDraft, size: int, reason: Reason, first: Iterable[Pod] = ()
+    ) -> list[Pod]:
+        """Set a smaller size; the pods beyond it, whose room is released."""
+        job.size, job.reason = size, job.reason or reason
+        gone = job.drop(max(0, job.existing - size), first)
+        self.release(job, gone)
+        return gone
 
     def may_grow(self, state: JobState, room: Room) -> Limit:
         """Return how many more units of the job its queue and its namespace have room for."""

@@ -71,6 +71,11 @@ def message(draft: JobDraft, reason: Reason, helped: list[Claim], dimensions: Di
             return f"{name} is slower with {plural(old, 'worker')} than with {new}"
         case Reason.DRAINED:
             return f"queue {job.queue} is being drained; {name} goes back to {new}"
+        case Reason.LOWERED_TO_CAPABILITY:
+            return (
+                f"queue {draft.queue_beyond} held more than its capability; "
+                f"{name} goes from {old} back to {new}"
+            )
         case Reason.ROUNDED_TO_UNIT:
             return f"{old} is not a multiple of nodeUnit {job.node_unit}; {name} goes to {new}"
         case Reason.LOWERED_TO_MAX:

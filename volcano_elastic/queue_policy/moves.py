@@ -21,9 +21,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from itertools import chain
 from typing import NamedTuple, TypeAlias
 
+from volcano_elastic.cluster_state.fact import fact
 from volcano_elastic.cluster_state.fit import Shape
 from volcano_elastic.cluster_state.job_state import (
     GrowthKey,
@@ -96,10 +96,11 @@ class Moves:
         self.rebalanced, self.seconds = rebalanced, draft.now.timestamp()
         self.why: dict[str, Reason] = {}
         """Why those that had a turn grow no further."""
-        self._growth_queues: dict[tuple[str, Shape], GrowthQueue] = {}
-        for name, queue in draft.cluster.queues.items():
-            for shape, keys in queue.growth.items():
-                self._growth_queues[name, shape] = GrowthQueue(name, shape, list(keys))
+        self._growth_queues = {
+            (name, shape): GrowthQueue(name, shape, list(keys))
+            for name, queue in draft.cluster.queues.items()
+            for shape, keys in queue.growth.items()
+        }
         for job in newcomers:
             key = self.key(job)
             if key is not None:
@@ -112,10 +113,12 @@ class Moves:
     def run(self) -> None:
         """Ask idle room, then releasing room, then other jobs, until nobody gets anything."""
         self._ask(FreeRoom(self, Room.IDLE))
-        nodes = self.draft.nodes
+        nodes, growing = self.draft.nodes, self._growth_queues.values()
         if nodes.kept or nodes.bases[Room.RELEASING] != nodes.bases[Room.IDLE]:
             self._ask(FreeRoom(self, Room.RELEASING))
-        self._ask(OtherJobs(self))
+        others = OtherJobs(self)
+        if any(others.may_give_to(takers.jobs[0]) for takers in growing if takers.jobs):
+            self._ask(others)
 
     def key(self, job: JobDraft) -> GrowthKey | None:
         """The job's place for the step after what it has got so far."""
@@ -246,27 +249,22 @@ class FreeRoom:
         units = min((min(step.size, state.most) - size) // state.unit, limit.times)
         if units <= 0:
             return limit.reason
-        mark = self._draft.journal.mark()
         wanted = units * state.unit
-        placed = self._nodes.place(state.shape, wanted, self._room)
-        extra = len(placed) % state.unit
-        if extra:
-            # Whole units only, on the nodes that a smaller wish would have got.
-            self._draft.journal.rollback(mark)
-            placed = self._nodes.place(state.shape, len(placed) - extra, self._room)
-        if not placed:
+        count = min(wanted, self._nodes.slots(state.shape, self._room).total())
+        count -= count % state.unit
+        if not count:
             return Reason.NO_ROOM
-        whole = len(placed) == step.size - size
-        if self._room is Room.IDLE and not self._pays(taker, size + len(placed), whole):
-            self._draft.journal.rollback(mark)
+        whole = count == step.size - size
+        if self._room is Room.IDLE and not self._pays(taker, size + count, whole):
             return Reason.NOT_WORTH_A_PAUSE
-        self._queues.grow(taker.job.queue, state.unit_vector, len(placed) // state.unit)
-        self._draft.quotas.use(state.namespace, state.counted, len(placed))
+        self._nodes.place(state.shape, count, self._room)
+        self._queues.grow(taker.job.queue, state.unit_vector, count // state.unit)
+        self._draft.quotas.use(state.namespace, state.counted, count)
         if self._room is Room.IDLE:
-            taker.size += len(placed)
+            taker.size += count
         else:
-            taker.pending_growth += len(placed)
-        return None if len(placed) == wanted else Reason.NO_ROOM
+            taker.pending_growth += count
+        return None if count == wanted else Reason.NO_ROOM
 
     def _pays(self, taker: JobDraft, size: int, whole: bool) -> bool:
         """Return whether growing to `size` is worth the pause, if there is one."""
@@ -287,14 +285,13 @@ class Giver(NamedTuple):
     workers: int
     gap: float
     cost: float
-    """Return what another queue's gain is weighed against: more where its own deserves them."""
+    """The loss that another queue's gain must outweigh: more where its own deserves them."""
     lost: float
     """Log(speed) that it loses, as if it were not young."""
     gpus: float
-    """Return the amounts that the workers hold together."""
+    """The amount that the workers hold together."""
     pause: float
     """Seconds that it stands still for it."""
-    created: float
 
 
 class OtherJobs:
@@ -310,10 +307,11 @@ class OtherJobs:
         self._nodes, self._queues = moves.draft.nodes, moves.draft.queues
         self._jobs = moves.draft.cluster.jobs
         queues = moves.draft.cluster.queues
-        self._trading = {name for name in queues if self._trades(name)}
+        self._trading = gaps = {name: gap for name in queues if (gap := self._gap(name))}
         """Queues whose jobs take part."""
-        self._losses = list(chain.from_iterable([queues[name].losses for name in self._trading]))
-        heapq.heapify(self._losses)
+        least = min([queues[name].least_loss * gap for name, gap in gaps.items()], default=math.inf)
+        self._least = least - 1e-9
+        """No gain below this is enough for any of their jobs to give; worths are rounded."""
         self._front: list[Giver] = []
         """The cheapest givers, refused so far: most takers need no others."""
         self._least_lost = math.inf
@@ -322,6 +320,17 @@ class OtherJobs:
         """Somebody has given, perhaps more than was taken."""
         self._out_of_reach: set[str] = set()
         """Queues whose jobs have too little to gain for any of the givers in front."""
+
+    @fact
+    def _losses(self) -> list[LossKey]:
+        """A heap of who may give: mostly nobody gains enough."""
+        found = [key for name in self._trading for key in self._draft.cluster.queues[name].losses]
+        heapq.heapify(found)
+        return found
+
+    def may_give_to(self, key: GrowthKey) -> bool:
+        """Return whether this job, or one behind it in its growth queue, might get anything."""
+        return key.rank < math.inf or -key.worth >= self._least
 
     def reaches(self, takers: GrowthQueue) -> bool:
         """Return whether some job may still give to the takers' queue."""
@@ -362,11 +371,11 @@ class OtherJobs:
             return Outcome.NOBODY_TAKES
         return Outcome.TOOK if served else Outcome.DONE
 
-    def _trades(self, queue: str) -> bool:
-        """Return whether jobs of the queue take part in rebalancing now."""
+    def _gap(self, queue: str) -> float:
+        """Return how much more a gain must be than losses in the queue; 0: it takes no part now."""
         rules = self._draft.cluster.policies[queue].rebalance
         last = self._moves.rebalanced.get(queue)
-        return bool(rules.gap) and (last is None or self._now - last >= rules.cooldown)
+        return rules.gap if last is None or self._now - last >= rules.cooldown else 0.0
 
     def _giver(self, nth: int) -> Giver | None:
         """The job with the cheapest loss but for `nth` others; None if there are not so many."""
@@ -385,9 +394,7 @@ class OtherJobs:
             self._least_lost = min(self._least_lost, each)
             # Who gives to a claim stands still anyway.
             pause = 0.0 if drafted is not None and drafted.removed else state.pause
-            self._front.append(
-                Giver(key, state, count, gap, cost, each * gpus, gpus, pause, state.created)
-            )
+            self._front.append(Giver(key, state, count, gap, cost, each * gpus, gpus, pause))
         return self._front[nth]
 
     def _next_loss(self) -> LossKey | None:
@@ -438,7 +445,7 @@ class OtherJobs:
             reached = reached or may or mine
             if not may or giver.state is state:
                 continue
-            lasts = max(LASTS, self._moves.seconds - max(created, giver.created))
+            lasts = max(LASTS, self._moves.seconds - max(created, giver.state.created))
             if (alone * giver.gpus - giver.lost) * lasts < pause + giver.pause:
                 continue
             donor = self._draft.job(giver.key.job)
@@ -480,14 +487,13 @@ class OtherJobs:
 
     def _take(self, taker: JobDraft, wanted: int) -> bool:
         """Promise the taker up to so many workers' releasing room; whole units."""
-        state, mark = taker.state, self._draft.journal.mark()
-        limit = self._draft.may_grow(state, Room.RELEASING)
-        count = min(wanted, limit.times * state.unit)
-        placed = self._nodes.place(state.shape, count, Room.RELEASING) if count > 0 else []
-        if not placed or len(placed) % state.unit:
-            self._draft.journal.rollback(mark)
+        state, room = taker.state, Room.RELEASING
+        wanted = min(wanted, self._draft.may_grow(state, room).times * state.unit)
+        count = min(wanted, self._nodes.slots(state.shape, room).total())
+        if count <= 0 or count % state.unit:
             return False
-        self._queues.use(taker.job.queue, state.shape.vector, len(placed))
-        self._draft.quotas.use(state.namespace, state.counted, len(placed))
-        taker.pending_growth += len(placed)
+        self._nodes.place(state.shape, count, room)
+        self._queues.use(taker.job.queue, state.shape.vector, count)
+        self._draft.quotas.use(state.namespace, state.counted, count)
+        taker.pending_growth += count
         return True

@@ -95,7 +95,7 @@ class Ranks:
     def __init__(self, queues: QueueRoom) -> None:
         self._queues = queues
         self._rights: dict[tuple[str, Vector], Right] = {}
-        """As long as no queue holds more or less."""
+        """Rights worked out so far; they hold as long as no queue holds more or less."""
         self._rights_at = 0
 
     def right(self, queue: str, vector: Vector) -> Right:
@@ -111,38 +111,33 @@ class Ranks:
 
     def option(self, victims: tuple[Victim, ...], queue: str, slots: int = 1) -> Option:
         """Return the victims as one option of a claim of `queue`."""
-        cost = protected = running = 0
         jobs: dict[str, JobDraft] = {}
-        units: dict[str, int] = {}
-        """How many more pods of each job leave anyway."""
+        pods: dict[str, list[Pod]] = {}
         for pod, job, _ in victims:
-            key = job.job.key
-            jobs[key] = job
-            left = units.get(key, job.unit_remainder)
-            if not left:
-                left = job.state.unit
-                cost += left
-            units[key] = left - 1
-            protected += pod.protected
-            running += pod.running
+            jobs[job.job.key] = job
+            pods.setdefault(job.job.key, []).append(pod)
+        cost = 0
+        for key, job in jobs.items():
+            # Without those that leave anyway; whole units.
+            more, unit = max(0, len(pods[key]) - job.unit_remainder), job.state.unit
+            cost += -(-more // unit) * unit
         others = [
             self.right(job.job.queue, job.state.shape.vector)
             for job in jobs.values()
             if job.job.queue != queue
         ]
         surplus, last = min([(job.weighted_surplus, key) for key, job in jobs.items()])
-        of_last = [victim.pod for victim in victims if victim.job.job.key == last]
         rank = Rank(
             cost / slots,
             cost,
-            protected,
-            running,
+            sum([victim.pod.protected for victim in victims]),
+            sum([victim.pod.running for victim in victims]),
             max([found.right for found in others], default=OWN.right),
             min([found.share for found in others], default=OWN.share),
             -surplus,
-            -max([pod.index for pod in of_last]),
+            -max([pod.index for pod in pods[last]]),
         )
-        return Option(rank, min([pod.key for pod in of_last]), victims, slots)
+        return Option(rank, min([pod.key for pod in pods[last]]), victims, slots)
 
 
 class BestFirst(Generic[P]):

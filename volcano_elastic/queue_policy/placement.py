@@ -55,7 +55,7 @@ class _Attempt:
     idle: bool = True
     """Idle room alone has been enough."""
     easing: tuple[Full, BestFirst[str]] | None = None
-    """What is full just now, and jobs whose pods make room there."""
+    """The queue or quota that is full just now, and jobs whose pods make room there."""
 
 
 class ClaimPlacement:
@@ -323,10 +323,8 @@ class ClaimPlacement:
         return option
 
     def _place(self, attempt: _Attempt, shape: Shape, count: int) -> int:
-        placed = self._nodes.place(shape, count, Room.IDLE)
-        if len(placed) < count:
-            attempt.idle = False
-            placed += self._nodes.place(shape, count - len(placed), Room.RELEASING)
+        attempt.idle = attempt.idle and self._nodes.slots(shape, Room.IDLE).total() >= count
+        placed = self._nodes.place(shape, count, Room.RELEASING)
         attempt.placed += [Placed(n, shape) for n in placed]
         return len(placed)
 

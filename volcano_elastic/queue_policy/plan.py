@@ -5,7 +5,8 @@
   group      the snapshot becomes values: jobs, nodes, queues, claims (`cluster_state`); what the
              plan changes is a `draft` on top of them
   correct    sizes outside [min, max] or off nodeUnit; a measured slowdown undoes the last step;
-             surplus that found no place in time goes, and units that will never be whole
+             surplus that found no place in time goes, and units that will never be whole;
+             surplus of queues that hold more than their capability goes
   claim      minimums that wait, in Volcano's order, take idle and releasing room, then surplus
   unblock    of gangs that have blocked each other for long, one gives up all its pods
   reserve    pods that exist or are about to exist keep the room they will bind to
@@ -29,6 +30,7 @@ from volcano_elastic.cluster_state.job_pods import eviction_order
 from volcano_elastic.cluster_state.queue_figures import queue_figures
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.backoff import Backoff
+from volcano_elastic.queue_policy.capability import lower_to_capability
 from volcano_elastic.queue_policy.claim_queue import ClaimQueue
 from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.queue_policy.departures import Departures
@@ -116,6 +118,7 @@ class _Planning:
         for job in draft.unsettled:
             draft.release(job, job.state.by_role.excess)
             self._correct(job)
+        lower_to_capability(draft)
         asking = self._asking()
         waiting = cluster.waiting
         asked = bool(asking or waiting)
@@ -160,9 +163,6 @@ class _Planning:
 
     # Correct
 
-    def _lower(self, job: JobDraft, size: int, reason: Reason) -> None:
-        self._draft.release(job, job.lower(size, reason))
-
     def _correct(self, draft: JobDraft) -> None:
         job, state, mode = draft.job, draft.state, draft.state.policy.mode
         if state.movable:
@@ -170,11 +170,11 @@ class _Planning:
                 draft.size, draft.reason = job.min, Reason.RAISED_TO_MIN
                 return
             if draft.size > state.cap:
-                self._lower(draft, state.cap, Reason.LOWERED_TO_MAX)
+                self._draft.lower(draft, state.cap, Reason.LOWERED_TO_MAX)
             elif state.floor(draft.size) != draft.size:
-                self._lower(draft, state.floor(draft.size), Reason.ROUNDED_TO_UNIT)
+                self._draft.lower(draft, state.floor(draft.size), Reason.ROUNDED_TO_UNIT)
             if mode is Mode.HOLD_AND_DRAIN and draft.size > job.min:
-                self._lower(draft, job.min, Reason.DRAINED)
+                self._draft.lower(draft, job.min, Reason.DRAINED)
             elif mode is Mode.ACTIVE and job.scaler == "volcano":
                 self._undo_slowdown(draft)
         if draft.unbound:
@@ -189,7 +189,7 @@ class _Planning:
             return
         size = state.floor(max(best, job.min))
         if size < draft.size:
-            self._lower(draft, size, Reason.SLOWED_DOWN)
+            self._draft.lower(draft, size, Reason.SLOWED_DOWN)
 
     def _give_up_late(self, draft: JobDraft) -> None:
         late = eviction_order(
@@ -208,8 +208,7 @@ class _Planning:
             absent = draft.absent - draft.leader_missing
             size = draft.size_without(len(late) + absent)
             if size < draft.size:
-                lowered = draft.lower(size, Reason.SURPLUS_UNPLACED, first=late)
-                self._draft.release(draft, lowered)
+                self._draft.lower(draft, size, Reason.SURPLUS_UNPLACED, late)
 
     # Claim
 
@@ -250,9 +249,9 @@ class _Planning:
         return True
 
     def _reserve(self) -> None:
-        self._waiting_pods.keep_for_others()
-        claims = self._claims
-        while not self._waiting_pods.surplus(claims.served, retry=bool(claims.blocked)):
+        claims, waiting = self._claims, self._waiting_pods
+        waiting.keep_for_others()
+        while not waiting.surplus(claims.served, retry=bool(claims.blocked)):
             # Whole units left, which was more than anybody had asked for.
             claims.run()
 

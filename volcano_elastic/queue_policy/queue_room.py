@@ -101,6 +101,18 @@ class QueueRoom:
                     often = min(often, (caps[i] - used[i]) // amount)
         return max(0, often)
 
+    def beyond_capability(self, name: str) -> tuple[int, ...]:
+        """Return the dimensions in which the queue holds more than its own capability states."""
+        capability = self.tree.queues[name].capability
+        if not capability:
+            return ()
+        used = self.used.get(name, self.tree.zero)
+        return tuple(
+            i
+            for i, resource in enumerate(self.tree.names)
+            if resource in capability and used[i] > capability[resource]
+        )
+
     # Rights
 
     def beyond_deserved(self, name: str, vector: Sequence[int]) -> bool:

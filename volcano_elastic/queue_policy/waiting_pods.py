@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from volcano_elastic.cluster_state.claim import Claim
+from volcano_elastic.cluster_state.fit import Shape
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.backoff import Backoff
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
@@ -24,22 +25,20 @@ class WaitingPods:
     def keep_for_others(self) -> None:
         """Keep room for others' pods."""
         cluster = self._draft.cluster
-        found = {
-            (cluster.dimensions.shape_of(pod).vector, pod.key): (pod, one.gang)
+        found = [
+            (cluster.dimensions.shape_of(pod), pod.key, one.gang)
             for one in cluster.gangs.values()
             for pod in one.pending
-        }
-        for _, (pod, gang) in sorted(found.items(), reverse=True):
-            self._keep_for(pod, None if gang is None else gang.queue)
+        ]
+        for shape, key, gang in sorted(found, key=lambda f: (f[0].vector, f[1]), reverse=True):
+            self._keep_for(shape, f"pod {key}", None if gang is None else gang.queue)
 
-    def _keep_for(self, pod: Pod, queue: str | None) -> None:
+    def _keep_for(self, shape: Shape, known: str, queue: str | None) -> None:
         """Not if its queue is full, nor if it had room and did not take it: nobody may wait for
         ever for a pod that something we don't model keeps away."""
-        shape, known = self._draft.cluster.dimensions.shape_of(pod), f"pod {pod.key}"
-        vector = shape.vector
         if queue is not None and (
             self._queues.tree.closed(queue) is not None
-            or not self._queues.fits_often(queue, vector)
+            or not self._queues.fits_often(queue, shape.vector)
         ):
             return
         if self._backoff.set_aside(known) is not None:
@@ -48,7 +47,7 @@ class WaitingPods:
         if idle:
             self.kept_idle.add(known)
         if (idle or self._nodes.place(shape, 1, Room.RELEASING)) and queue is not None:
-            self._queues.use(queue, vector)
+            self._queues.use(queue, shape.vector)
 
     def give_up_units(self, asking: Iterable[Claim]) -> None:
         """Before any of the claims is served: whole units of which a worker neither exists nor
@@ -121,7 +120,7 @@ class WaitingPods:
         size = job.size_without(max(0, job.size - job.held - job.runs_without_leader))
         if size >= job.size:
             return []
-        return self._lower(job, size, Reason.SURPLUS_UNPLACED)
+        return self._draft.lower(job, size, Reason.SURPLUS_UNPLACED)
 
     def _give_up_unplaced(
         self, job: JobDraft, placed: int, served: Mapping[str, Claim]
@@ -144,9 +143,4 @@ class WaitingPods:
             return []
         if others:
             job.served.update(dict.fromkeys(others))
-        return self._lower(job, size, reason)
-
-    def _lower(self, job: JobDraft, size: int, reason: Reason) -> list[Pod]:
-        gone = job.lower(size, reason)
-        self._draft.release(job, gone)
-        return gone
+        return self._draft.lower(job, size, reason)

@@ -122,8 +122,8 @@ class _Simulation:
         self._reasons: Counter[str] = Counter()
         self._grace_spent = 0.0
         self._known: dict[tuple[int, int], dict[int, float]] = {}
-        self._hours_change = 0.0
-        """Until then `count_hours` would find nothing new for anybody."""
+        self._hours: list[tuple[float, int, SimulatedJob]] = []
+        """A heap: until when `count_hours` would find nothing new for whom."""
         self._changed = False
         self._fruitless = 0
         self._memory = self._base.memory
@@ -356,7 +356,7 @@ class _Simulation:
             if simulated.bound == simulated.size:
                 continue
             finish = simulated.settle(now)
-            self._hours_change = now
+            self._count_at(simulated)
             version = simulated.version
             if finish is not None:
                 self._at(finish, lambda at, s=simulated, v=version: self._finish(s, v, at))  # type: ignore[misc]
@@ -433,11 +433,7 @@ class _Simulation:
 
     def _snapshot(self, now: float) -> Snapshot:
         everybody = self._simulated.values()
-        if self._hours_change <= now:
-            for simulated in everybody:
-                if simulated.hours_change <= now:
-                    simulated.count_hours(now)
-            self._hours_change = min([s.hours_change for s in everybody], default=math.inf)
+        self._count_hours(now)
         pods = [simulated.pods.values() for simulated in everybody]
         others = (pod for pod in self._base.pods if pod.uid not in self._left_since)
         return replace(
@@ -446,6 +442,21 @@ class _Simulation:
             jobs=tuple([simulated.job for simulated in everybody]),
             memory=self._memory,
         )
+
+    def _count_hours(self, now: float) -> None:
+        due: dict[str, SimulatedJob] = {}
+        while self._hours and self._hours[0][0] <= now:
+            _, _, simulated = heapq.heappop(self._hours)
+            # It may have ended, or have been given another time since.
+            if simulated.job.key in self._simulated and simulated.hours_change <= now:
+                due[simulated.job.key] = simulated
+        for simulated in due.values():
+            simulated.count_hours(now)
+            self._count_at(simulated)
+
+    def _count_at(self, simulated: SimulatedJob) -> None:
+        self._counter += 1
+        heapq.heappush(self._hours, (simulated.hours_change, self._counter, simulated))
 
     def _cooldown(self, queue: str) -> timedelta:
         given = self._policy(queue).grow.cooldown

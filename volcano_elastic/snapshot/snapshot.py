@@ -132,7 +132,7 @@ class Job:
     """Needs of its pods that can't be foreseen (resourceClaims, networkTopology): such a job is
     neither grown nor shrunk for."""
     replicas: int | None = None
-    """`Worker.replicas`, the wish under the hpa scaler."""
+    """The wish under the hpa scaler: `Worker.replicas`, or what a ScalePlan says."""
     pause: timedelta | None = None
     """How long its training was measured to stand still at a change of size; None before that."""
     excluded: tuple[str, ...] = ()
