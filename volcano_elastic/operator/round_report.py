@@ -1,0 +1,67 @@
+"""Rounds of a job's training, from its coordinator's answer; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+_MOST = 64
+_LATEST = 1e11
+"""Seconds since 1970, beyond which no clock is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRound:
+    """A round, by its coordinator's clock; None: it hasn't come to that."""
+
+    number: int
+    nodes: int
+    """Its agents."""
+    made: datetime
+    """All were told their ranks."""
+    reason: str = ""
+    """Why there was a new one."""
+    first_step: datetime | None = None
+    last_step: datetime | None = None
+    ended: datetime | None = None
+    pause: float | None = None
+    """Seconds from the last step of the round before to the first of this one."""
+
+
+def read(told: object) -> tuple[ToldRound, ...]:
+    """Return the newest rounds of `rounds` in the answer, by number; those that make no sense are
+    left out."""
+    entries = told[-_MOST:] if isinstance(told, list) else ()
+    found = {one.number: one for entry in entries if (one := _round(entry)) is not None}
+    return tuple(found[number] for number in sorted(found))
+
+
+def _round(entry: object) -> ToldRound | None:
+    if not isinstance(entry, dict):
+        return None
+    number, nodes, made = entry.get("round"), entry.get("world"), _moment(entry, "time")
+    if type(number) is not int or type(nodes) is not int or made is None or min(number, nodes) < 1:
+        return None
+    reason, pause = entry.get("reason"), entry.get("pause_seconds")
+    return ToldRound(
+        number,
+        nodes,
+        made,
+        reason[:200] if isinstance(reason, str) else "",
+        _moment(entry, "first_step_time"),
+        _moment(entry, "last_step_time"),
+        _moment(entry, "end_time"),
+        _number(pause),
+    )
+
+
+def _moment(entry: Mapping[str, Any], name: str) -> datetime | None:
+    found = _number(entry.get(name))
+    return None if found is None else datetime.fromtimestamp(found, UTC)
+
+
+def _number(found: object) -> float | None:
+    known = isinstance(found, int | float) and not isinstance(found, bool)
+    return float(found) if known and 0 <= found < _LATEST else None  # type: ignore[arg-type,operator]
