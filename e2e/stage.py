@@ -134,9 +134,11 @@ async def running(
     gpus_per_node: int = 2,
     kubelet: str = "process",
     kubelet_arguments: Sequence[str] = (),
+    operator: bool = True,
     operator_arguments: Sequence[str] = (),
 ) -> AsyncIterator[Stage]:
-    """Virtual nodes, scheduler (Volcano's own with VOLCANO_BIN), kubelet and operator."""
+    """Virtual nodes, scheduler (Volcano's own with VOLCANO_BIN), kubelet, and an operator unless
+    the test brings its own."""
     async with plane.client() as client:
         await volcano.serve_its_kinds(client)
     async with (
@@ -146,6 +148,7 @@ async def running(
             kubelet=kubelet,
             existing=plane.kubeconfig,
             kubelet_arguments=[*plane.kubelet_arguments, *kubelet_arguments],
+            operator=operator,
             operator_arguments=operator_arguments,
             commands=volcano.commands(plane),
         ) as cluster,

@@ -343,6 +343,14 @@ async def test_brain_needs_the_rights_that_its_manifest_gives_and_no_more(
         for mode in ("Recommend", "AtStart"):
             job = _job(mode.lower(), go, **{BRAIN_ANNOTATION: mode})
             await client.create(PYTORCHJOBS, job)
+        # One that told nothing of itself: the metrics API is asked for such alone.
+        pod = {
+            "metadata": {"name": "untold", "namespace": "default", "labels": {JOB_NAME: "x"}},
+            "spec": {"containers": [{"name": "pytorch", "image": "train:1"}]},
+        }
+        await client.create(PODS, pod)
+        runs = {"status": {"phase": "Running"}}
+        await client.patch(PODS, "untold", "default", runs, subresource="status")
         own = ("--lease-namespace", SYSTEM)
         async with brain(plane.kubeconfig_of(user), url, tmp_path / "brain.log", *own):
 

@@ -38,6 +38,12 @@ _POLICY: dict[str, Any] = {
     "metadata": {"name": "policy"},
     "spec": {"queue": "default"},
 }
+_PLAN: dict[str, Any] = {
+    "apiVersion": "policy.volcano-elastic.io/v1alpha1",
+    "kind": "ScalePlan",
+    "metadata": {"name": "plan"},
+    "spec": {"ownerJob": "job", "replicaResourceSpecs": {"Worker": {"replicas": 2}}},
+}
 
 
 @pytest.fixture
@@ -109,6 +115,8 @@ _REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (_JOB, {"spec": {"elasticPolicy": {"max": 3}}}, "spec.elasticPolicy.max"),
     (_JOB, {"spec": {"elasticPolicy": {"minReplicas": 3, "nodeUnit": 2}}}, "nodeUnit"),
     (_JOB, {"spec": {"pytorchReplicaSpecs": {"Worker": None, "Master": {}}}}, "Worker"),
+    (_PLAN, {"spec": {"replicaResourceSpecs": None}}, "must say something of a role"),
+    (_PLAN, {"spec": {"replicaResourceSpecs": {"Chief": {"replicas": 1}}}}, "roles are Worker"),
 ]
 _REFUSED_BY_SCHEMA: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (_JOB, {"spec": {"elasticPolicy": {"minReplicas": -1}}}, "spec.elasticPolicy.minReplicas"),
@@ -119,6 +127,10 @@ _REFUSED_BY_SCHEMA: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (_POLICY, {"spec": {"mode": "Sometimes"}}, "spec.mode"),
     (_POLICY, {"spec": {"surplus": {"minEfficiency": 2}}}, "spec.surplus.minEfficiency"),
     (_POLICY, {"spec": {"grow": {"cooldownSeconds": -1}}}, "spec.grow.cooldownSeconds"),
+    (_PLAN, {"spec": {"ownerJob": None}}, "spec.ownerJob"),
+    (_PLAN, {"spec": {"replicaResourceSpecs": {"Worker": {"replicas": -1}}}}, "replicas"),
+    (_PLAN, {"spec": {"replicaResourceSpecs": {"Worker": {"resource": {"cpu": "x"}}}}}, "cpu"),
+    (_PLAN, {"spec": {"expireSeconds": "soon"}}, "spec.expireSeconds"),
 ]
 
 
@@ -163,6 +175,7 @@ _IMMUTABLE: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {"spec": {"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}}},
     ),
     (_POLICY, {"spec": {"queue": "a"}}, {"spec": {"queue": "b"}}),
+    (_PLAN, {"spec": {"ownerJob": "a"}}, {"spec": {"ownerJob": "b"}}),
 ]
 
 

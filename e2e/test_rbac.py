@@ -27,6 +27,7 @@ from volcano_elastic.kube.resource import (
     PYTORCHJOBS,
     QUEUEPOLICIES,
     QUEUES,
+    SCALEPLANS,
     SECRETS,
     SERVICES,
     Object,
@@ -302,6 +303,10 @@ async def prepare(client: Client, plane: ControlPlane, objects: list[Object]) ->
     policy = {"apiVersion": QUEUEPOLICIES.api_version, "kind": "QueuePolicy"}
     meta = {"metadata": {"name": "default"}, "spec": {"queue": "default", "resource": "cpu"}}
     await client.create(QUEUEPOLICIES, policy | meta)
+    early = {"ownerJob": "not-there-yet", "replicaResourceSpecs": {"Worker": {"replicas": 2}}}
+    plan = {"apiVersion": SCALEPLANS.api_version, "kind": "ScalePlan"}
+    meta = {"metadata": {"name": "early", "namespace": "default"}, "spec": early}
+    await client.create(SCALEPLANS, plan | meta)
     config = yaml.safe_load(
         (plane.kubeconfig_of(USER) if plane.rbac else plane.kubeconfig).read_text()
     )

@@ -1,7 +1,7 @@
 """Stock torchrun (`rdzvBackend: c10d`, Kubeflow's default) shrinks, grows and survives its nodes.
 
-How long each takes is printed; what is asserted is that it happens, and that the container that
-serves the store is not started again for it.
+How long each takes is printed, and none may take as long as torchrun's own time-outs, for which a
+change that goes wrong waits. The container that serves the store is not started again for any.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ from volcano_elastic.kube.resource import NODES, PODS, PYTORCHJOBS
 
 pytestmark = pytest.mark.e2e
 SCRIPT = Path(__file__).with_name("plain_torchrun.py")
+STILL_SECONDS = 30
+"""Within which training goes on after a change, where nothing else runs."""
+TIMEOUTS_SECONDS = 90
+"""A change that waits for torchrun's time-outs, a store's of 60 s first, takes longer than this on
+any machine."""
 GPU = {"limits": {"nvidia.com/gpu": 1, "cpu": 1}}
 
 
@@ -79,8 +84,9 @@ def steps(folder: Path) -> list[Step]:
     return [Step(int(n), int(world), float(t)) for n, world, t in (f for f in found if len(f) == 3)]
 
 
-async def trains(stage: Stage, folder: Path, world: int, what: str) -> None:
-    """Waits until the job trains in this world, and prints for how long it stood still."""
+async def trains(stage: Stage, folder: Path, world: int, what: str) -> float:
+    """Waits until the job trains in this world; returns and prints for how many seconds it stood
+    still, 0.0 at its start."""
     before = len(steps(folder))
 
     def there() -> bool:
@@ -89,9 +95,12 @@ async def trains(stage: Stage, folder: Path, world: int, what: str) -> None:
 
     await stage.until(there, what, 180)
     found = steps(folder)
-    at = max(i for i, s in enumerate(found) if s.world != found[i - 1].world) if before else 0
-    if at:
-        print(f"{what}: {found[at].time - found[at - 1].time:.1f} s from step to step")
+    if not before:
+        return 0.0
+    at = max(i for i, s in enumerate(found) if s.world != found[i - 1].world)
+    still = found[at].time - found[at - 1].time
+    print(f"{what}: {still:.1f} s from step to step")
+    return still
 
 
 async def worker(stage: Stage, index: int) -> dict[str, Any]:
@@ -113,23 +122,24 @@ async def finish(stage: Stage, folder: Path) -> None:
     assert numbers == list(range(1, len(numbers) + 1)), "no step is lost or done again"
 
 
-async def test_it_shrinks_grows_and_survives_its_nodes(stage: Stage) -> None:
+async def test_it_shrinks_grows_and_survives_its_nodes(stage: Stage, slowness: float) -> None:
+    limit = min(2 * STILL_SECONDS * slowness, TIMEOUTS_SECONDS)
     client, folder = stage.recorder.jobs.client, stage.out / "plain"
     await client.create(PYTORCHJOBS, torchrun(folder))
     await trains(stage, folder, 3, "start")
     first = await worker(stage, 0)
     await client.create(PYTORCHJOBS, manifest("other", ["sleep", "3600"], None))
-    await trains(stage, folder, 2, "shrink")
+    assert await trains(stage, folder, 2, "shrink") < limit
     await client.delete(PYTORCHJOBS, "other", "default")
-    await trains(stage, folder, 3, "growth")
+    assert await trains(stage, folder, 3, "growth") < limit
     node = (await worker(stage, 2))["spec"]["nodeName"]
     await fault(stage, node, "down")
-    await trains(stage, folder, 2, "node loss")
+    assert await trains(stage, folder, 2, "node loss") < limit
     assert restarts(await worker(stage, 0)) == restarts(first), "who serves the store stays"
     await fault(stage, node, None)
     await fault(stage, first["spec"]["nodeName"], "down")
     await stage.until(lambda: remade(stage, 0, first), "worker 0 is made anew", 120)
-    await trains(stage, folder, 2, "loss of worker 0's node")
+    assert await trains(stage, folder, 2, "loss of worker 0's node") < limit
     assert restarts(await worker(stage, 1)) > 0, "who met there has begun anew"
     await finish(stage, folder)
 

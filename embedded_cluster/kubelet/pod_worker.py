@@ -244,7 +244,8 @@ class PodWorker:
             await asyncio.to_thread(self._volumes.make, pod, sources)
         hostname = str(self._pod["spec"].get("hostname") or self._name)
         resolve = None if isolation else self._host.names.resolver(self._namespace)
-        variables = {"HOSTNAME": hostname}
+        # Pods share this process' control group: its load is nobody's own.
+        variables = {"HOSTNAME": hostname, "VOLCANO_ELASTIC_CONTROL_GROUP": ""}
         variables |= environment.environment(spec, pod, sources, resolve)
         mounts = self._mounts(spec) if isolation else []
         root, log = self._folder / "root", self._log(container.name)

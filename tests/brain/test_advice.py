@@ -16,7 +16,14 @@ from volcano_elastic.api.pytorchjob_shape import (
     USER_ANNOTATION,
 )
 from volcano_elastic.brain.advice import advise, advise_running, recommendation
-from volcano_elastic.brain.observation import largest, measured, seen, usage
+from volcano_elastic.brain.observation import (
+    largest,
+    measured,
+    runs_untold,
+    seen,
+    told,
+    usage,
+)
 
 METRICS = {
     "metadata": {"name": "a-worker-1", "namespace": "default"},
@@ -83,6 +90,19 @@ def test_a_sample_is_of_the_training_container_alone() -> None:
     assert only.requested == amounts(2, 0)
     again = measured(found, [pod(1)], {"a-worker-1": amounts(1, 5)}, NOW)
     assert again.loads[0].peak == amounts(1.5, 5)
+
+
+def test_what_the_trainer_told_lately_needs_no_metrics_api() -> None:
+    loads = {"time": "2026-01-01T12:00:00Z"}
+    loads |= {"pods": {"a-worker-0": {"cpu": "1500m", "memory": "3Gi", "gpuPercent": 70}}}
+    job = created(elastic={"loads": loads})
+    fresh = told([job], NOW + timedelta(minutes=5))
+    assert fresh == {("default", "a-worker-0"): amounts(1.5, 3)}
+    assert told([job], NOW + timedelta(minutes=7)) == {}, "nobody knows any more"
+    assert told([created(), created(elastic={"loads": {"pods": {}}})], NOW) == {}
+    running = [pod(index) | {"status": {"phase": "Running"}} for index in (0, 1)]
+    assert [runs_untold(one, fresh) for one in running] == [False, True]
+    assert not runs_untold(pod(1), fresh), "it has nothing to tell yet"
 
 
 def test_a_job_is_told_what_runs_like_it_used_and_why() -> None:

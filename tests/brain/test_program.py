@@ -8,19 +8,23 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
+from embedded_cluster.readiness import free_port
 from tests.brain.runs import amounts, load, run
 from tests.embedded_cluster.apiserver.process import ApiServerProcess
 from tests.operator.process import eventually, install, job
+from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob_shape import BRAIN_ANNOTATION, USER_ANNOTATION
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.database.database import DatabaseError
 from volcano_elastic.kube.client import Client
-from volcano_elastic.kube.resource import EVENTS, PYTORCHJOBS
+from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS
 
 pytestmark = pytest.mark.process
 
@@ -137,3 +141,52 @@ async def test_a_lost_database_costs_advice_and_is_used_again_once_it_is_back(
                 return "new" in await outcomes(url)()
 
             await eventually(recorded, "the job is recorded")
+
+
+async def test_loads_that_the_trainer_told_are_history_without_a_metrics_api(
+    tmp_path: Path,
+) -> None:
+    url, log = f"sqlite:///{tmp_path / 'history.db'}", tmp_path / "log"
+    with ApiServerProcess(tmp_path) as server:
+        alive = f"http://127.0.0.1:{free_port()}/healthz"
+        live = brain(server.kubeconfig(), url, log, "--liveness", alive)
+        async with server.client() as client, live:
+            await install(client)
+            made = await client.create(PYTORCHJOBS, annotated("a"))
+            meta = made["metadata"]
+            owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "controller": True}
+            labels = {
+                "training.kubeflow.org/job-name": "a",
+                "training.kubeflow.org/replica-type": "worker",
+                "training.kubeflow.org/replica-index": "0",
+            }
+            pod = {
+                "metadata": {
+                    "name": "a-worker-0",
+                    "namespace": "default",
+                    "labels": labels,
+                    "ownerReferences": [owner | {"name": "a", "uid": meta["uid"]}],
+                },
+                "spec": {"containers": [{"name": "pytorch", "image": "train:1"}]},
+            }
+            await client.create(PODS, pod)
+            running = {"status": {"phase": "Running"}}
+            await client.patch(PODS, "a-worker-0", "default", running, subresource="status")
+            told = {"a-worker-0": {"cpu": "1500m", "memory": "3Gi"}}
+            loads = {"time": moment.timestamp(datetime.now(UTC)), "pods": told}
+            status = {"status": {"elastic": {"loads": loads}}}
+            await client.patch(PYTORCHJOBS, "a", "default", status, subresource="status")
+
+            async def measured() -> list[str]:
+                history = History(url)
+                try:
+                    return [str(one.peak) for run in history.runs() for one in run.loads]
+                except DatabaseError:
+                    return []
+                finally:
+                    history.close()
+
+            assert await eventually(measured, "the pod's load is recorded") == ["1500m CPU, 3Gi"]
+            async with aiohttp.ClientSession() as session, session.get(alive) as answer:
+                assert answer.status == 200
+    assert "not measured" not in log.read_text()

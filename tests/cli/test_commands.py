@@ -62,7 +62,7 @@ def test_parents_that_cannot_be_are_said_by_every_tool(
             {"scaler": "hpa", "replicas": 2},
             {"surplus": Surplus(max_per_job=3)},
             Reason.AT_REPLICAS,
-            ": 2, since its replicas are 2\n",
+            ": 2, since 2 are asked for\n",
         ),
         (
             {"node_unit": 2, "max": 3, "min": 2},

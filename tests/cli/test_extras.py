@@ -40,7 +40,7 @@ def test_a_plain_installation_lists_every_command() -> None:
 
 @pytest.mark.process
 def test_a_plain_installation_prints_crds_and_checks_configurations() -> None:
-    assert plain("crds").stdout.count("kind: CustomResourceDefinition") == 2
+    assert plain("crds").stdout.count("kind: CustomResourceDefinition") == 3
     configuration = plain("scheduler-config").stdout
     checked = plain("check-config", "-", stdin=configuration)
     assert (checked.returncode, "no pitfall found" in checked.stdout) == (0, True), checked.stderr

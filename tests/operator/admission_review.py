@@ -7,6 +7,7 @@ from typing import Any
 VALIDATE = "/validate-kubeflow-org-v1-pytorchjob"
 MUTATE = "/mutate-kubeflow-org-v1-pytorchjob"
 POLICY = "/validate-policy-volcano-elastic-io-v1alpha1-queuepolicy"
+SCALE_PLAN = "/validate-policy-volcano-elastic-io-v1alpha1-scaleplan"
 Object = dict[str, Any]
 
 

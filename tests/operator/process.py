@@ -39,10 +39,13 @@ async def eventually(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
 
 
 class OperatorProcess:
-    """Its log goes to `log` where one is given."""
+    """Its log goes to `log` where one is given; `root` is the tree that it is run from."""
 
-    def __init__(self, kubeconfig: Path, *arguments: str, log: Path | None = None) -> None:
+    def __init__(
+        self, kubeconfig: Path, *arguments: str, log: Path | None = None, root: Path = ROOT
+    ) -> None:
         self._kubeconfig, self._arguments, self.log = kubeconfig, arguments, log
+        self._root = root
         self.process: asyncio.subprocess.Process | None = None
         self.port = free_port()
         """Of its health and metrics."""
@@ -54,7 +57,7 @@ class OperatorProcess:
                 sys.executable,
                 *("-m", "volcano_elastic.operator", "--kubeconfig", str(self._kubeconfig)),
                 *("--metrics-address", f"{HOST}:{self.port}", *self._arguments),
-                cwd=ROOT,
+                cwd=self._root,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
             )

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embedded_cluster.apiserver.patch import json_patch
-from tests.operator.admission_review import MUTATE, POLICY, VALIDATE, job, review
+from tests.operator.admission_review import MUTATE, POLICY, SCALE_PLAN, VALIDATE, job, review
 from volcano_elastic.operator.admission import WEBHOOKS, BadReview, answer
 
 Object = dict[str, Any]
@@ -100,6 +100,21 @@ def test_a_queue_policy_is_checked_at_its_own_path() -> None:
     assert "spec.mode" in respond(POLICY, wrong)["status"]["message"]
     message = respond(VALIDATE, policy)["status"]["message"]
     assert message == "expected a PyTorchJob of kubeflow.org/v1"
+
+
+def test_a_scale_plan_is_checked_and_what_is_not_carried_out_is_warned_of() -> None:
+    plan = {
+        "apiVersion": "policy.volcano-elastic.io/v1alpha1",
+        "kind": "ScalePlan",
+        "metadata": {"name": "p"},
+        "spec": {"ownerJob": "a", "replicaResourceSpecs": {"Worker": {"replicas": 2}}},
+    }
+    assert respond(SCALE_PLAN, plan) == {"uid": "u1", "allowed": True}
+    labelled = plan | {"metadata": {"name": "p", "labels": {"scale-type": "sometimes"}}}
+    assert "must be auto or manual" in respond(SCALE_PLAN, labelled)["status"]["message"]
+    more = plan | {"spec": {"ownerJob": "a", "createPods": [{"name": "a-worker-1"}]}}
+    (warning,) = respond(SCALE_PLAN, more)["warnings"]
+    assert warning.startswith("spec.createPods is not carried out: ")
 
 
 @pytest.mark.parametrize("request_", [{"operation": "DELETE"}, {"subResource": "status"}])

@@ -7,18 +7,22 @@ import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+import pytest
+
 from tests.pytorchjob.world import job_object
 from volcano_elastic.api.pytorchjob import PyTorchJob, parse
 from volcano_elastic.kube.client import Client
 from volcano_elastic.operator.cluster import Cluster
+from volcano_elastic.operator.coordinator_client import Report
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def node(name: str, version: int, *, ready: bool) -> dict[str, Any]:
-    stamp = "2026-01-01T11:59:00Z"
+def node(
+    name: str, version: int, *, ready: bool, stamp: str = "2026-01-01T11:59:00Z"
+) -> dict[str, Any]:
     status = "True" if ready else "Unknown"
     return {
         "metadata": {"name": name, "uid": name, "resourceVersion": str(version)},
@@ -74,11 +78,13 @@ async def test_jobs_with_a_pod_on_a_node_in_trouble_are_asked_about_and_told() -
     lost.on_news(told.append)
     task = asyncio.create_task(lost.run())
     try:
-        lost.hear(job, frozenset({0, 1}))
+        lost.hear(job, Report(heard=frozenset({0, 1})))
         cluster.nodes.put(node("n1", 2, ready=False))
         await asyncio.wait_for(asked.wait(), 30)
         assert not lost.of(job).lost and not told, "one witness alone"
-        lost.hear(job, frozenset({0}))
+        lost.hear(job, Report(heard=frozenset({0})))
+        assert not lost.of(job).lost, "agents may be on their way to another coordinator"
+        lost.hear(job, Report(heard=frozenset({0})))
         assert set(lost.of(job).lost) == {"pod-1"} and told == ["team/a"]
         cluster.nodes.put(node("n1", 3, ready=True))
         assert not lost.of(job).lost, "the node has come back, and its pod may, too"
@@ -89,22 +95,88 @@ async def test_jobs_with_a_pod_on_a_node_in_trouble_are_asked_about_and_told() -
 async def test_no_answer_is_no_word_about_other_pods() -> None:
     cluster, lost, job = world()
     cluster.nodes.put(node("n1", 2, ready=False))
-    lost.hear(job, frozenset({0, 1}))
-    lost.hear(job, None)
+    lost.hear(job, Report(heard=frozenset({0, 1})))
+    lost.hear(job, Report())
     assert not lost.of(job).lost
     cluster.nodes.put(node("n0", 2, ready=False))
     assert not lost.of(job).lost, "it was asked before"
-    lost.hear(job, None)
+    lost.hear(job, Report())
     assert set(lost.of(job).lost) == {"pod-0"}
 
 
 async def test_a_coordinators_silence_speaks_against_the_pod_that_was_elected_its_host() -> None:
     cluster, lost, job = world()
+    lost.hear(job, Report(heard=frozenset({0, 1}), host="10.0.0.1"))
     for index in (0, 1):
         cluster.nodes.put(node(f"n{index}", 2, ready=False))
-    lost.hear(job, None, "10.0.0.1")
-    lost.hear(job, None, "10.0.0.1")
+    lost.hear(job, Report(host="10.0.0.1"))
+    lost.hear(job, Report(host="10.0.0.1"))
     assert set(lost.of(job).lost) == {"pod-1"}
+
+
+async def test_a_pod_that_only_just_began_is_lost_with_its_node_though_it_was_never_heard() -> None:
+    cluster, lost, job = world()
+    lost.hear(job, Report())
+    cluster.nodes.put(node("n0", 2, ready=False))
+    lost.hear(job, Report())
+    assert set(lost.of(job).lost) == {"pod-0"}
+
+
+async def test_a_coordinator_that_could_not_be_asked_was_not_silent() -> None:
+    cluster, lost, job = world()
+    now = [NOW]
+    lost._clock = lambda: now[0]
+    lost.hear(job, Report(heard=frozenset({0, 1})))
+    cluster.nodes.put(node("n0", 2, ready=False))
+    for _ in range(2):
+        now[0] += timedelta(seconds=1)
+        lost.hear(job, Report(asked=False))
+    assert not lost.of(job).lost
+    for _ in range(2):
+        now[0] += timedelta(seconds=1)
+        lost.hear(job, Report())
+    assert set(lost.of(job).lost) == {"pod-0"}, "it gave no answer twice"
+
+
+async def test_an_operator_that_reaches_no_pod_takes_none_for_silent() -> None:
+    cluster, lost, job = world()
+    seconds = itertools.count()
+    now = [NOW]
+    lost._clock = lambda: now[0] + timedelta(seconds=next(seconds))
+    lost.hear(job, Report())
+    now[0] += timedelta(seconds=61)
+    cluster.nodes.put(node("n0", 2, ready=False))
+    lost.hear(job, Report())
+    lost.hear(job, Report())
+    assert not lost.of(job).lost, "a NetworkPolicy may keep it from them"
+    lost.hear(job, Report(reached=True))
+    assert set(lost.of(job).lost) == {"pod-0"}, "it is not the operator's way to pods"
+
+
+@pytest.mark.parametrize("stamp", ["2026-01-01T11:00:00Z", "2026-01-01T13:00:00Z"])
+async def test_a_nodes_wrong_clock_makes_no_pod_lost_sooner_or_later(stamp: str) -> None:
+    cluster, lost, job = world()
+    now = [NOW]
+    lost._clock = lambda: now[0]
+    lost.hear(job, Report(heard=frozenset({0, 1})))
+    cluster.nodes.put(node("n1", 2, ready=False, stamp=stamp))
+    now[0] += timedelta(seconds=299)
+    lost.hear(job, Report(heard=frozenset({0, 1})))
+    assert not lost.of(job).lost
+    now[0] += timedelta(seconds=1)
+    assert set(lost.of(job).lost) == {"pod-1"}
+
+
+async def test_a_clock_begins_anew_where_the_watch_missed_that_a_node_was_back() -> None:
+    cluster, lost, job = world()
+    now = [NOW]
+    lost._clock = lambda: now[0]
+    lost.hear(job, Report(heard=frozenset({0, 1})))
+    cluster.nodes.put(node("n1", 2, ready=False, stamp="2026-01-01T12:00:00Z"))
+    now[0] += timedelta(seconds=601)
+    cluster.nodes.put(node("n1", 3, ready=False, stamp="2026-01-01T12:10:00Z"))
+    lost.hear(job, Report(heard=frozenset({0, 1})))
+    assert not lost.of(job).lost
 
 
 async def test_under_stock_torchrun_a_container_that_began_anew_speaks_against_worker_0() -> None:

@@ -121,6 +121,16 @@ def test_a_coordinator_is_owed_the_range_when_it_goes_by_another() -> None:
     )
 
 
+def test_who_is_connected_is_heard_whether_it_trains_or_not() -> None:
+    def heard(**more: Any) -> frozenset[int] | None:
+        return read(answer(**more), parse(job())).heard
+
+    assert heard(connected=[0, 2], pids={"0": [7]}) == {0, 2}
+    assert heard(pids={"0": [7]}) == {0}, "of a trainer of an older version"
+    assert heard(connected=["0", -1, True, 10**9, 1]) == {1}
+    assert heard() is None
+
+
 def test_noise_is_not_written() -> None:
     known = {"1": 100, "2": 190}
     assert news(known, {1: 104.0, 2: 181.0}) == {}
@@ -200,12 +210,19 @@ async def measuring(
     token_of: Callable[[str], Awaitable[str]] = token_of,
     heard: Callable[[Sequence[Exclusion]], None] = lambda _: None,
     policy: Object | None = None,
+    reports_heard: Callable[[Report], None] = lambda _: None,
 ) -> AsyncIterator[tuple[Cluster, SnapshotBuilder, Jobs]]:
     """One job, whose coordinator is at `port`, is asked again and again."""
     server = Jobs(lambda: cluster)
     cluster = Cluster(cast(Client, server))
     builder = SnapshotBuilder()
-    lost_pods = LostPods(cluster, builder, lambda: NOW, timedelta(seconds=300))
+
+    class HeardPods(LostPods):
+        def hear(self, job: PyTorchJob, report: Report) -> None:
+            super().hear(job, report)
+            reports_heard(report)
+
+    lost_pods = HeardPods(cluster, builder, lambda: NOW, timedelta(seconds=300))
 
     class HeardNodes(FailedNodes):
         def hear(self, job: PyTorchJob, told: Sequence[Exclusion]) -> None:
@@ -311,6 +328,32 @@ async def test_a_coordinator_that_refuses_a_range_is_said(caplog: pytest.LogCapt
     ]
     assert "/range refuses {'min': 1, 'max': 4}: 400" in record.getMessage()
     assert "no multiple of node unit 8" in record.getMessage()
+
+
+async def test_a_coordinator_that_could_not_be_asked_is_not_taken_for_silent() -> None:
+    tokens, refused, told = 0, asyncio.Event(), asyncio.Queue[Report]()
+
+    async def first_token_only(uid: str) -> str:
+        nonlocal tokens
+        tokens += 1
+        if tokens == 1:
+            return await token_of(uid)
+        refused.set()
+        raise ApiError(500, "InternalError", "etcdserver: request timed out")
+
+    async def respond(request: web.Request) -> web.Response:
+        return web.json_response({"job": "team/a", "pids": {"0": [1]}})
+
+    async with (
+        coordinator(respond) as port,
+        measuring(port, first_token_only, reports_heard=told.put_nowait) as (cluster, _, _),
+    ):
+        assert (await asyncio.wait_for(told.get(), 30)).heard == {0}
+        edited = job(rdzvPort=port - 1, max=8)  # is told at once, were there a token
+        edited["metadata"] |= {"generation": 2, "resourceVersion": "99"}
+        cluster.jobs.put(edited)
+        await asyncio.wait_for(refused.wait(), 30)
+        assert not (await asyncio.wait_for(told.get(), 30)).asked
 
 
 async def test_what_the_coordinator_tells_is_in_the_jobs_status_and_in_the_picture() -> None:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from tests.operator.test_measurement import job, measuring, worker_zero
 from volcano_elastic.api.pytorchjob import PyTorchJob, parse
-from volcano_elastic.operator.coordinator_client import standing, succession
+from volcano_elastic.operator.coordinator_client import Report, standing, succession
 from volcano_elastic.operator.ended_pods import EndedPods
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.pytorchjob.label import JOB_NAME, REPLICA_INDEX
@@ -165,8 +165,9 @@ async def test_a_new_host_that_gives_no_answer_is_the_one_that_is_silent(
 ) -> None:
     heard: asyncio.Queue[tuple[frozenset[int] | None, str]] = asyncio.Queue()
 
-    def hear(self: LostPods, job: PyTorchJob, found: frozenset[int] | None, host: str) -> None:
-        heard.put_nowait((found, host))
+    def hear(self: LostPods, job: PyTorchJob, report: Report) -> None:
+        assert report.asked and report.reached, "an agent answered"
+        heard.put_nowait((report.heard, report.host))
 
     async def host(request: web.Request) -> web.Response:
         told = {"job": "team/a", "term": 1000, "address": f"127.0.0.3:{port - 1}"}

@@ -368,6 +368,7 @@ async def test_with_kubeflows_crd_over_ours_nothing_is_written_until_it_is_repai
         (("--metrics-address", "nowhere"), "expected none or HOST:PORT"),
         (("--pytorch-init-container-max-tries", "-1"), "a whole number of at least 1, found '-1'"),
         (("--leader-elect-renew-deadline", "20"), "renew deadline < lease duration"),
+        (("--trace-endpoint", "collector:4318"), "a URL such as http://collector:4318/v1/traces"),
         (("--metrics-address", "203.0.113.1:0"), "--metrics-address 203.0.113.1:0: "),
     ],
 )

@@ -182,6 +182,55 @@ def test_what_was_measured_is_read_back() -> None:
     assert (seen.scaler, seen.replicas) == ("hpa", 3)
 
 
+def scale_plan(name: str, replicas: int, scale_type: str = "manual", **status: Any) -> Object:
+    meta: Object = {"name": name, "namespace": "team", "labels": {"scale-type": scale_type}}
+    roles = {"Worker": {"replicas": replicas}}
+    spec = {"ownerJob": "a", "replicaResourceSpecs": roles}
+    return {"kind": "ScalePlan", "metadata": meta, "spec": spec, "status": status}
+
+
+def test_the_plan_that_counts_is_the_jobs_wish_for_as_long_as_it_counts() -> None:
+    (job,) = kinded(jobs=[job_object(elastic={"min": 1, "max": 4})])
+    builder = SnapshotBuilder()
+
+    def wish() -> tuple[str, int | None]:
+        (seen,) = builder.snapshot().jobs
+        return seen.scaler, seen.replicas
+
+    auto, manual = scale_plan("new", 4, "auto"), scale_plan("old", 2)
+    builder.change(None, auto)
+    builder.change(None, job)
+    assert wish() == ("hpa", 4), "it may be there before its job"
+    assert builder.change(None, manual)
+    assert wish() == ("hpa", 2), "a person's counts before a program's"
+    expired = scale_plan("old", 2, phase="Expired")
+    assert builder.change(manual, expired)
+    assert wish() == ("hpa", 4)
+    elsewhere = auto | {"spec": auto["spec"] | {"ownerJob": "b"}}
+    assert builder.change(auto, elsewhere)
+    assert wish() == ("volcano", None)
+    assert not builder.change(None, scale_plan("bad", 3, "sometimes"))
+    assert not builder.change(None, scale_plan("other", 3, jobUID="of another job"))
+    assert builder.change(elsewhere, auto) and builder.change(auto, None)
+    assert wish() == ("volcano", None)
+
+
+def test_a_plan_that_names_pods_sizes_nothing_until_it_is_known_which_are_meant() -> None:
+    job = job_object(elastic={"min": 1, "max": 4})
+    plan = scale_plan("p", 2)
+    plan["spec"]["removePods"] = [{"name": "a-worker-1"}]
+    assert snapshot_of([*kinded(jobs=[job]), plan]).jobs[0].replicas is None
+    known = plan | {"status": {"pods": {"a-worker-1": "p1"}}}
+    assert snapshot_of([*kinded(jobs=[job]), known]).jobs[0].replicas == 2
+
+
+def test_kueues_word_counts_before_a_plans() -> None:
+    admitted = job_object(elastic={"min": 1, "max": 4}, replicas=3)
+    admitted["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    seen = snapshot_of([*kinded(jobs=[admitted]), scale_plan("p", 2)]).jobs[0]
+    assert (seen.min, seen.max, seen.replicas) == (3, 3, None)
+
+
 def test_a_speed_that_no_training_has_is_not_planned_with() -> None:
     job = job_object(elastic={"min": 1, "max": 8}, replicas=2)
     speeds = {"1": 5e-324, "2": 190.0, "4": 1e308, "8": math.nan}

@@ -14,6 +14,7 @@ from tests.pytorchjob.world import Object, World, job_object
 from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.brain_mode import BrainMode
 from volcano_elastic.api.role_resources import RoleResources, read, with_resources
+from volcano_elastic.api.scale_plan import RolePlan, ScalePlan
 from volcano_elastic.operator.snapshot_builder import snapshot_of
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob.at_start import PATIENCE, within_a_node
@@ -271,3 +272,56 @@ def test_it_is_never_nothing_never_more_than_wanted_and_fits_a_node(
 )
 def test_a_status_that_makes_no_sense_changes_nothing(nonsense: Any) -> None:
     assert read(nonsense) == {}
+
+
+def planned(cpu: str | None, memory: str | None) -> ScalePlan:
+    role = RolePlan(
+        cpu=None if cpu is None else Cpu.parse(cpu),
+        memory=None if memory is None else Bytes.parse(memory),
+    )
+    return ScalePlan("by-hand", "team", "a", roles={"Worker": role})
+
+
+@pytest.mark.parametrize("mode", [None, *BrainMode])
+def test_a_scale_plan_counts_before_brain_in_any_mode(mode: BrainMode | None) -> None:
+    w = world(mode)
+    recommend(w, Worker=("2409m", "4712Mi"))
+    w.plan = planned("3", "6Gi")
+    done = w.settle()
+    assert asked(w)["requests"] == {"cpu": "3", "memory": "6Gi"}
+    assert events(done, "ResourcesApplied") == [
+        "Worker pods ask for 3 CPU, 6Gi instead of 8 CPU, 16Gi: ScalePlan by-hand"
+    ]
+
+
+def test_a_plan_that_says_cpu_alone_leaves_memory_and_running_pods_follow() -> None:
+    w = world(None)
+    w.settle()
+    w.run_all()
+    w.plan = planned("4", None)
+    w.settle()
+    assert asked(w)["requests"] == {"cpu": "4", "memory": "16Gi"}
+    w.grow(3)
+    assert asked(w, "a-worker-2")["requests"] == {"cpu": "4", "memory": "16Gi"}
+    w.plan = None
+    w.settle()
+    assert asked(w)["requests"]["cpu"] == "4", "who runs keeps it"
+    assert "resources" not in w.status["elastic"]
+    w.grow(4)
+    assert asked(w, "a-worker-3")["requests"]["cpu"] == "8", "who comes later asks as before"
+
+
+def test_no_plan_asks_for_more_than_a_node_has() -> None:
+    w = world(None)
+    w.plan = planned("4", "200Gi")
+    done = w.settle()
+    assert asked(w)["requests"]["memory"] == "64Gi"
+    (said,) = events(done, "ResourcesApplied")
+    assert "ScalePlan by-hand; no node that it fits has more than" in said
+
+
+def test_a_plan_of_half_a_request_is_not_carried_out() -> None:
+    w = world(None, limits={"nvidia.com/gpu": 1})
+    w.plan = planned("4", None)
+    w.settle()
+    assert "requests" not in asked(w) or "cpu" not in asked(w)["requests"]

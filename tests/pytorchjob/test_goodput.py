@@ -55,6 +55,19 @@ def test_a_ledger_counts_once_though_a_new_coordinator_was_asked_before_it_knew_
     assert sum(known["milliseconds"].values()) == 1100
 
 
+def test_a_ledger_that_is_back_has_what_a_coordinator_counted_before_it_knew_of_it() -> None:
+    def after(*story: tuple[str, int]) -> int:
+        known: dict[str, Any] = {}
+        for name, spent in story:
+            known = kept(known, told(dict.fromkeys(TOLD, 0) | {"productive_training": spent}, name))
+        return sum(known["milliseconds"].values())
+
+    # The new coordinator's first agent was a newcomer; then a survivor told it of the ledger.
+    assert after(("a", 1_000_000), ("b", 200), ("a", 1_010_000)) == 1_010_000
+    assert after(("z", 5), ("a", 1000), ("b", 200), ("a", 1010), ("a", 1300)) == 1305
+    assert after(("a", 1000), ("b", 200), ("a", 1100)) == 1200, "it has not caught up"
+
+
 ANYTHING = st.recursive(
     st.none() | st.integers() | st.text(max_size=8),
     lambda x: st.dictionaries(st.text(max_size=8), x, max_size=4),

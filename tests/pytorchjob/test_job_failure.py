@@ -50,6 +50,35 @@ def test_worker_0_comes_back_before_anybody_new() -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "reason", "state"),
+    [
+        (255, "Unknown", "Running"),
+        (137, "ContainerStatusUnknown", "Running"),
+        (255, "Error", "Failed"),
+    ],
+)
+def test_containers_that_a_rebooted_node_starts_again_are_no_restarts(
+    code: int, reason: str, state: str
+) -> None:
+    world = begin(2, runPolicy={"backoffLimit": 3})
+    world.grow(4)
+    world.run_all()
+    world.settle()
+    for index in (1, 2, 3):
+        ended = {"exitCode": code, "reason": reason, "finishedAt": "2026-01-01T12:00:00Z"}
+        world.pods[f"a-worker-{index}"]["status"]["containerStatuses"] = [
+            {
+                "name": "pytorch",
+                "restartCount": 1,
+                "state": {"running": {}},
+                "lastState": {"terminated": ended},
+            }
+        ]
+    world.settle()
+    assert world.state == state
+
+
+@pytest.mark.parametrize(
     ("policy", "code", "state"),
     [
         ("OnFailure", 1, "Restarting"),

@@ -63,7 +63,10 @@ def test_a_ready_node_and_one_that_says_nothing_are_in_none() -> None:
 
 def test_both_witnesses_lose_a_pod_at_once() -> None:
     contacts = listen([HOST, OTHER], frozenset({0}), {}, NOW)
-    found = judge([HOST, OTHER], {"n1": BAD}, contacts, LOST_AFTER, NOW)
+    once = judge([HOST, OTHER], {"n1": BAD}, contacts, LOST_AFTER, NOW)
+    assert not once.lost, "it may be on its way to another coordinator"
+    contacts = listen([HOST, OTHER], frozenset({0}), contacts, seconds(1))
+    found = judge([HOST, OTHER], {"n1": BAD}, contacts, LOST_AFTER, seconds(1))
     assert set(found.lost) == {"u1"} and "n1" in found.lost["u1"]
 
 
@@ -141,10 +144,24 @@ def test_no_pod_is_lost_by_one_witness_before_its_time(
 ) -> None:
     known = {"u0": Contact(before), "u1": Contact(before)}
     contacts = listen([HOST, OTHER], heard, known, NOW)
+    contacts = listen([HOST, OTHER], heard, contacts, seconds(0.5))
     troubles = {"n1": Trouble("is not Ready", NOW, NOW)} if bad else {}
     found = judge([HOST, OTHER], troubles, contacts, LOST_AFTER, seconds(passed))
     silent = heard is not None and 1 not in heard
     assert set(found.lost) == ({"u1"} if bad and silent else set())
+
+
+def test_one_of_several_that_began_anew_says_nothing_of_torchruns_store() -> None:
+    def loses(*ended: bool) -> bool:
+        host = Pod("u0", "n0", None, host=False, serves_store=True)
+        others = [
+            Pod(f"u{n}", f"n{n}", None, host=False, container_ended=seconds(-9) if one else None)
+            for n, one in enumerate(ended, 1)
+        ]
+        return bool(judge([host, *others], {"n0": BAD}, {}, LOST_AFTER, NOW).lost)
+
+    assert not loses(False) and not loses(True, False, False), "it may have failed by itself"
+    assert loses(True, True, False), "another may only just have been made"
 
 
 # What a job does

@@ -12,6 +12,7 @@ from volcano_elastic.api import moment
 from volcano_elastic.api.brain_mode import BrainMode
 from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.api.role import elastic
+from volcano_elastic.api.scale_plan import ScalePlan
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob import at_start
@@ -124,6 +125,7 @@ class World:
         """By uid, why."""
         self.nodes: list[Object] = []
         self.brain_mode: BrainMode | None = None
+        self.plan: ScalePlan | None = None
         self.failed_nodes: dict[str, NodeFailure] = {}
         self.to_leave: dict[str, str] = {}
         self.exclude_for = timedelta(minutes=30)
@@ -152,6 +154,7 @@ class World:
                 self.nodes,
                 self.now,
                 pods=bool(self.pods),
+                plan=self.plan,
             ),
             failed_nodes=self.failed_nodes,
             to_leave=self.to_leave,

@@ -44,11 +44,11 @@ class OtherJob:
     succeeded: int
     """Pods that have succeeded, hold nothing, and count in the size."""
     template: Object | None
-    """Of its pods; None where the object has none."""
+    """Its pods' template; None where the object has none."""
     last_scale: datetime | None
     last_reason: str | None
     obj: Object
-    """As it was read."""
+    """The object as it was read."""
 
 
 def key_of(adapter: Adapter, namespace: str, name: str) -> str:

@@ -22,5 +22,9 @@ SCHEDULER_CONFIGURATIONS = {
 OPERATOR_RIGHTS = _FOLDER / "manifests" / "base" / "rbac.yaml"
 """The roles that the operator needs."""
 
-OURS = ("kubeflow.org_pytorchjobs.yaml", "policy.volcano-elastic.io_queuepolicies.yaml")
+OURS = (
+    "kubeflow.org_pytorchjobs.yaml",
+    "policy.volcano-elastic.io_queuepolicies.yaml",
+    "policy.volcano-elastic.io_scaleplans.yaml",
+)
 """The CRDs that the operator brings; the others are Volcano's, for the embedded cluster."""

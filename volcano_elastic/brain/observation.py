@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from volcano_elastic.api import condition, moment, quantity, role_resources
@@ -18,6 +18,8 @@ from volcano_elastic.brain.history.run import PodLoad, Run
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
 
 Object = Mapping[str, Any]
+_FRESH = timedelta(minutes=6)
+"""The operator writes loads that stay the same each 5 minutes."""
 
 
 def seen(job: Object, before: Run | None, now: datetime, *, deleted: bool = False) -> Run:
@@ -82,6 +84,31 @@ def usage(items: Iterable[Object]) -> dict[tuple[str, str], Amounts]:
                 continue
             found[meta.get("namespace", "default"), meta["name"]] = load
     return found
+
+
+def told(jobs: Iterable[Object], now: datetime) -> dict[tuple[str, str], Amounts]:
+    """Return by namespace and name what pods' training containers use, as the trainer in them
+    measured it and their job's status tells it; what it told too long ago is left out."""
+    found = {}
+    for job in jobs:
+        loads = ((job.get("status") or {}).get("elastic") or {}).get("loads") or {}
+        at = moment.parse_optional(loads.get("time"))
+        if at is None or now - at > _FRESH:
+            continue
+        namespace = job["metadata"].get("namespace", "default")
+        for name, load in (loads.get("pods") or {}).items():
+            try:
+                found[namespace, name] = _amounts(load)
+            except quantity.QuantityError:
+                continue
+    return found
+
+
+def runs_untold(pod: Object, told: Mapping[tuple[str, str], Amounts]) -> bool:
+    """Return whether a pod runs of which `told` has nothing."""
+    meta = pod["metadata"]
+    running = (pod.get("status") or {}).get("phase") == "Running"
+    return running and (meta.get("namespace", "default"), meta["name"]) not in told
 
 
 def requested(spec: Object) -> Amounts:

@@ -227,21 +227,37 @@ class _Brain:
         while True:
             await asyncio.sleep(self._options.sample.total_seconds())
             try:
-                used = await self._client.list(POD_METRICS, label_selector=JOB_NAME)
-                pods = await self._client.list(PODS, label_selector=JOB_NAME)
+                pods = (await self._client.list(PODS, label_selector=JOB_NAME))["items"]
             except _TROUBLE as error:
-                if str(error) != self._unmeasured:
-                    self._unmeasured = str(error)
-                    _log.warning("loads are not measured: metrics API: %s", error)
+                self._say_unmeasured(f"pods: {error}")
                 # What could not be written before may be now.
                 await self._recorder.pods_measured((), {})
-            else:
-                self._unmeasured = ""
-                await self._recorder.pods_measured(pods["items"], observation.usage(used["items"]))
-                try:
-                    await self._follow(self._client)
-                except _TROUBLE as error:
-                    _log.warning("no running job gets advice yet: %s", error)
+                continue
+            used = await self._used(self._client, pods)
+            await self._recorder.pods_measured(pods, used)
+            try:
+                await self._follow(self._client)
+            except _TROUBLE as error:
+                _log.warning("no running job gets advice yet: %s", error)
+
+    async def _used(self, client: Client, pods: Iterable[Object]) -> dict[tuple[str, str], Amounts]:
+        """Return what pods use: as the trainer in them told, else by the metrics API, which is
+        asked only where one runs that told nothing."""
+        told = observation.told(self._jobs.values(), datetime.now(UTC))
+        if not any(observation.runs_untold(pod, told) for pod in pods):
+            return told
+        try:
+            found = await client.list(POD_METRICS, label_selector=JOB_NAME)
+        except _TROUBLE as error:
+            self._say_unmeasured(f"metrics API, for pods that have no trainer of ours: {error}")
+            return told
+        self._unmeasured = ""
+        return observation.usage(found["items"]) | told
+
+    def _say_unmeasured(self, why: str) -> None:
+        if why != self._unmeasured:
+            self._unmeasured = why
+            _log.warning("loads are not measured: %s", why)
 
     async def _follow(self, client: Client) -> None:
         """Recommends to jobs in mode Live what their own pods turn out to need."""

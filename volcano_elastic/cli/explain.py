@@ -150,7 +150,7 @@ def _most(job: Job, policy: QueuePolicy, stay: NoChange | None) -> str:
         case Reason.AT_MAX_PER_JOB:
             by = f"policy {policy.name} has surplus.maxPerJob {policy.surplus.max_per_job}"
         case Reason.AT_REPLICAS:
-            by = f"its replicas are {job.replicas}"
+            by = f"{job.replicas} are asked for"
         case Reason.AT_MAX if most < job.max:
             by = f"its nodeUnit is {job.node_unit}"
         case _:

@@ -20,6 +20,7 @@ _COMMANDS: Mapping[str, str] = {
     "explain": "explain:explain",
     "describe": "describe:describe",
     "goodput": "goodput:goodput",
+    "tune": "tune:tune",
     "doctor": "doctor:doctor",
     "check-nodes": "check_nodes:check_nodes",
     "brain": "brain:brain",
@@ -121,6 +122,7 @@ def main() -> None:
       volcano-elastic explain JOB                   why not more, why not less
       volcano-elastic describe JOB                  rounds, pauses, and what failed
       volcano-elastic goodput JOB                   what its GPUs' time was used for
+      volcano-elastic tune JOB                      what would make its steps shorter
       volcano-elastic plan --what-if job.yaml       what would be decided then
       volcano-elastic eta JOB                       when it will start, and end
     """

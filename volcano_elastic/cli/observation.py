@@ -154,8 +154,8 @@ def _refusal(server: str, error: ApiError) -> str:
     if error.code == 403:
         return (
             f"{server}: {error.message}; ask for the verbs get and list on pytorchjobs, pods, "
-            "podgroups, nodes, queues, queuepolicies, priorityclasses and resourcequotas in all "
-            "namespaces"
+            "podgroups, nodes, queues, queuepolicies, scaleplans, priorityclasses and "
+            "resourcequotas in all namespaces"
         )
     return f"{server} answered {error}"
 

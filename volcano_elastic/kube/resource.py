@@ -80,6 +80,7 @@ QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", namespa
 QUEUEPOLICIES = Resource(
     "policy.volcano-elastic.io", "v1alpha1", "queuepolicies", "QueuePolicy", namespaced=False
 )
+SCALEPLANS = Resource("policy.volcano-elastic.io", "v1alpha1", "scaleplans", "ScalePlan")
 
 
 def key_of(obj: Object) -> str:

@@ -14,6 +14,8 @@ import sys
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import uvloop
 
@@ -36,7 +38,11 @@ from volcano_elastic.operator.schema import ServedSchema
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.state_metrics import StateMetrics
 from volcano_elastic.operator.survivors import Survivors
+from volcano_elastic.operator.tracing import Tracing
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
+
+if TYPE_CHECKING:
+    from volcano_elastic.operator.trace_exporter import TraceExporter
 
 _log = logging.getLogger(__name__)
 _SETTLE_SECONDS = 1.0
@@ -53,12 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         access = load(options.kubeconfig)
         options.webhook = webhook.options_of(options)
+        traces = _exporter(options.trace_endpoint)
     except (KubeconfigError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     log.configure(options.log_format, verbose=options.verbose, secrets=access.secrets())
     try:
-        uvloop.run(_until_signal(access, timing, options))
+        uvloop.run(_until_signal(access, timing, options, traces))
     except webhook.AddressTaken as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -66,10 +73,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         host, port = options.metrics_address or ("", 0)
         print(f"error: --metrics-address {host}:{port}: {error.strerror}", file=sys.stderr)
         return 2
+    finally:
+        if traces is not None:
+            traces.close()
     return 0
 
 
-async def _until_signal(access: Access, timing: Timing, options: argparse.Namespace) -> None:
+def _exporter(endpoint: str | None) -> TraceExporter | None:
+    """Return what sends traces there; None: nowhere.
+
+    Raises:
+        ValueError: its libraries are not installed.
+    """
+    if endpoint is None:
+        return None
+    try:
+        from volcano_elastic.operator import trace_exporter
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"--trace-endpoint needs {error.name}, which is not installed: "
+            "pip install 'volcano-elastic[tracing]'"
+        ) from None
+    return trace_exporter.TraceExporter(trace_exporter.otlp(endpoint))
+
+
+async def _until_signal(
+    access: Access, timing: Timing, options: argparse.Namespace, traces: TraceExporter | None
+) -> None:
     loop, operator = asyncio.get_running_loop(), asyncio.current_task()
     assert operator is not None
     stopped = False
@@ -84,13 +114,18 @@ async def _until_signal(access: Access, timing: Timing, options: argparse.Namesp
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     try:
-        await run(access, timing, options)
+        await run(access, timing, options, traces)
     except asyncio.CancelledError:
         if not stopped:
             raise
 
 
-async def run(access: Access, timing: Timing, options: argparse.Namespace) -> None:
+async def run(
+    access: Access,
+    timing: Timing,
+    options: argparse.Namespace,
+    traces: TraceExporter | None = None,
+) -> None:
     """Until cancelled. Kinds that are not served yet are waited for.
 
     Raises:
@@ -138,9 +173,13 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
             failed_nodes,
             survivors,
             policy_of=builder.policy_of,
+            plan_of=builder.scale_plan,
             to_leave=builder.nodes_to_leave,
             settings=settings,
         )
+        tracing = None
+        if traces is not None:
+            tracing = Tracing(cluster, builder, lambda: datetime.now(UTC), traces.export)
         planning = Planning(
             cluster,
             builder,
@@ -151,6 +190,7 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
             failed_nodes=failed_nodes,
             survivors=survivors,
             plugin=options.queue_plugin,
+            tracing=tracing,
         )
         schema = ServedSchema(client, metrics)
         informers = (*cluster, schema.informer)
@@ -291,6 +331,13 @@ def parser() -> argparse.ArgumentParser:
         default=DEFAULTS.trainer_folder,
         help="what is copied of that image; default %(default)s",
     )
+    parser.add_argument(
+        "--trace-endpoint",
+        metavar="URL",
+        type=_url,
+        help="send a trace of each resize there by OTLP over HTTP, such as "
+        "http://collector:4318/v1/traces; OTEL_EXPORTER_OTLP_HEADERS and its like count",
+    )
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
     parser.add_argument("--verbose", action="store_true", help="log every conflict too")
     webhook.add_arguments(parser, _address)
@@ -341,6 +388,19 @@ def _tries(text: str) -> int:
     if text.isdecimal() and int(text) > 0:
         return int(text)
     raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    if known:
+        return text
+    raise argparse.ArgumentTypeError(
+        f"expected a URL such as http://collector:4318/v1/traces, found {text!r}"
+    )
 
 
 def _address(text: str) -> tuple[str, int] | None:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from volcano_elastic.api import json_patch, queue_policy
+from volcano_elastic.api import json_patch, queue_policy, scale_plan
 from volcano_elastic.api.problem import Problem, aggregate
 from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.api.pytorchjob_defaults import defaulted
 from volcano_elastic.api.pytorchjob_validation import validate, validate_update
 from volcano_elastic.api.pytorchjob_warning import warn
-from volcano_elastic.kube.resource import PYTORCHJOBS, QUEUEPOLICIES, Object, Resource
+from volcano_elastic.kube.resource import PYTORCHJOBS, QUEUEPOLICIES, SCALEPLANS, Object, Resource
 from volcano_elastic.pytorchjob import rendezvous
 
 API_VERSION = "admission.k8s.io/v1"
@@ -67,12 +67,27 @@ def decide_queue_policy(obj: Mapping[str, Any], old: Mapping[str, Any] | None) -
     return Response()
 
 
+def decide_scale_plan(obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Response:
+    try:
+        plan = scale_plan.parse(obj)
+    except scale_plan.InvalidPlan as error:
+        return Response(tuple(error.problems))
+    warnings = (
+        f"spec.{name} is not carried out: {scale_plan.NOT_CARRIED_OUT[name]}"
+        for name in plan.not_carried_out
+    )
+    return Response(warnings=tuple(warnings))
+
+
 # Kubeflow's path for the first, so that its webhook configuration would do.
 WEBHOOKS = {
     "/validate-kubeflow-org-v1-pytorchjob": Webhook(PYTORCHJOBS, decide_pytorchjob),
     "/mutate-kubeflow-org-v1-pytorchjob": Webhook(PYTORCHJOBS, default_pytorchjob),
     "/validate-policy-volcano-elastic-io-v1alpha1-queuepolicy": Webhook(
         QUEUEPOLICIES, decide_queue_policy
+    ),
+    "/validate-policy-volcano-elastic-io-v1alpha1-scaleplan": Webhook(
+        SCALEPLANS, decide_scale_plan
     ),
 }
 

@@ -41,6 +41,7 @@ class Cluster:
         self.nodes = Informer(client, resource.NODES)
         self.queues = Informer(client, resource.QUEUES)
         self.policies = Informer(client, resource.QUEUEPOLICIES)
+        self.scale_plans = Informer(client, resource.SCALEPLANS)
         self.priorities = Informer(client, resource.PRIORITYCLASSES)
         self.quotas = Informer(client, resource.RESOURCEQUOTAS)
         self.others = {
@@ -70,6 +71,7 @@ class Cluster:
             self.nodes,
             self.queues,
             self.policies,
+            self.scale_plans,
             self.priorities,
             self.quotas,
             *self.others.values(),

@@ -13,6 +13,7 @@ import aiohttp
 from volcano_elastic.api.brain_mode import mode_of
 from volcano_elastic.api.pytorchjob import InvalidJob, PyTorchJob, parse
 from volcano_elastic.api.queue_policy import LeaveNodes, QueuePolicy, Stragglers
+from volcano_elastic.api.scale_plan import ScalePlan
 from volcano_elastic.kube.client import ApiError, Conflict
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.kube.work_queue import WorkQueue
@@ -55,12 +56,13 @@ class Controller:
         survivors: Survivors,
         *,
         policy_of: Callable[[str], QueuePolicy] = QueuePolicy,
+        plan_of: Callable[[str], ScalePlan | None] = lambda key: None,
         to_leave: Callable[[], Mapping[str, str]] = dict,
         settings: Settings = DEFAULTS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cluster, self._executor, self._metrics = cluster, executor, metrics
-        self._handover, self._policy_of = handover, policy_of
+        self._handover, self._policy_of, self._plan_of = handover, policy_of, plan_of
         self._settings, self._clock = settings, clock
         self._lost_pods, self._failed_nodes, self._to_leave = lost_pods, failed_nodes, to_leave
         self._survivors = survivors
@@ -74,6 +76,7 @@ class Controller:
         cluster.jobs.on_change(self._job_changed)
         for named in (cluster.podgroups, cluster.autoscalers):
             named.on_change(lambda old, new: self._add(key_of(_either(old, new))))
+        cluster.scale_plans.on_change(lambda old, new: self._plan_changed(_either(old, new)))
         for informer in (cluster.pods, cluster.services):
             informer.on_change(lambda old, new: self._add(job_key(_either(old, new))))
 
@@ -111,6 +114,11 @@ class Controller:
             key = key_of(old)
             self._parsed.pop(key, None)
             self._handover.gone(key)
+
+    def _plan_changed(self, plan: Object) -> None:
+        owner = (plan.get("spec") or {}).get("ownerJob")
+        if owner:
+            self._add(f"{plan['metadata'].get('namespace', 'default')}/{owner}")
 
     async def _work(self, queue: WorkQueue) -> None:
         while True:
@@ -198,6 +206,7 @@ class Controller:
                 self._cluster.nodes,
                 now,
                 pods=bool(pods),
+                plan=self._plan_of(key),
             ),
             failed_nodes=self._failed_nodes.of(parsed),
             exclude_for=policy.nodes.exclude_for,

@@ -13,6 +13,7 @@ from volcano_elastic.api import pod as api_pod
 from volcano_elastic.api.node_signal import NodeSignal
 from volcano_elastic.api.pytorchjob import InvalidJob, PyTorchJob, parse
 from volcano_elastic.api.role import elastic, labelled
+from volcano_elastic.api.scale_plan import ScalePlan
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.podgroup.pod_annotation import GROUP_NAME, is_protected
 from volcano_elastic.podgroup.podgroup import queue_in_force
@@ -61,18 +62,24 @@ def convert_job(
     podgroup: Object | None,
     placed: int = 0,
     needs_first: bool = False,
+    plan: ScalePlan | None = None,
 ) -> Job:
     """Return the job as the planner knows it.
 
     Args:
         placed: its pods on nodes that neither count in its size nor lead.
         needs_first: its workers were found to wait for worker 0.
+        plan: the one that counts for it. The replicas that it says are a wish, like those of an
+            autoscaler.
     """
     sized, leader = job.sized, job.leader
     count = sized.replicas if sized else 0
     # What Kueue admitted is a fixed size to the planner.
     policy = None if job.kueue else job.elastic
     spec = sized.pod_spec if sized else {}
+    sizes = plan.roles.get(elastic().name) if plan is not None and plan.pods_known else None
+    planned = None if sizes is None else sizes.replicas
+    wished = policy is not None and (policy.scaler == "hpa" or planned is not None)
     reported = job.status.get("elastic") or {}
     least = job.least_size if policy else count
     excluded = tuple(exclusion.names(job))
@@ -90,7 +97,7 @@ def convert_job(
         node_unit=policy.node_unit if policy else 1,
         priority=priority,
         cooldown=policy.cooldown if policy else None,
-        scaler=policy.scaler if policy else "none",
+        scaler="hpa" if wished else policy.scaler if policy else "none",
         last_scale=job.last_scale,
         last_reason=reported.get("lastScaleReason"),
         succeeded=min(succeeded, count if policy is None else policy.max),
@@ -98,7 +105,7 @@ def convert_job(
         speeds=_speeds(reported.get("speeds")),
         gpu_hours=_positive(reported.get("gpuHours")),
         unmodelled=_unmodelled(job, podgroup, placed),
-        replicas=count if policy is not None and policy.scaler == "hpa" else None,
+        replicas=(count if planned is None else planned) if wished else None,
         pause=_seconds(reported.get("pauseSeconds")),
         excluded=excluded,
         needs_first=needs_first or not rendezvous.can_elect(job),

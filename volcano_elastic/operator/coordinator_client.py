@@ -20,13 +20,17 @@ from volcano_elastic.operator import (
     divergence_report,
     failure_report,
     hang_report,
+    load_report,
     progress_report,
+    round_report,
     straggler_report,
 )
 from volcano_elastic.operator.divergence_report import DivergedRank
 from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.hang_report import HungRound
+from volcano_elastic.operator.load_report import PodUse
 from volcano_elastic.operator.progress_report import Progress
+from volcano_elastic.operator.round_report import ToldRound
 from volcano_elastic.operator.straggler_report import SlowRank
 from volcano_elastic.operator.token import HEADER
 from volcano_elastic.pytorchjob import goodput, rendezvous
@@ -69,12 +73,18 @@ class Report:
     """How far training is; None where that isn't known."""
     diverged: tuple[DivergedRank, ...] = ()
     """Ranks whose state is, or was, another than the others'."""
+    loads: Mapping[str, PodUse] = field(default_factory=dict)
+    """Use of memory, CPUs and GPUs by containers, by their pods' names."""
     host: str = ""
     """Address of the pod that it was asked in, whether or not it gave an answer."""
     round: int = 0
     """Number of the running round, else of the last; 0: there was none."""
     members: frozenset[int] = frozenset()
     """Indexes of the running round's pods."""
+    rounds: tuple[ToldRound, ...] = ()
+    """Its newest rounds, by number."""
+    reached: bool = False
+    """Whether an agent answered, though maybe no coordinator."""
     asked: bool = True
     """False where the question could not be put, which says nothing of who would answer."""
 
@@ -146,7 +156,7 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         failure_report.read(answer),
         failure_report.read_exclusions(answer),
         _nodes(answer.get("range")),
-        _indexes(answer.get("pids")),
+        _connected(answer),
         bool(answer.get("missing")),
         hang_report.read(answer),
         goodput.read(answer.get("goodput")),
@@ -154,8 +164,10 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         straggler_report.read(answer),
         progress_report.read(answer.get("progress")),
         divergence_report.read(answer),
+        load_report.read(answer.get("loads"), job),
         round=_round(answer.get("round")),
         members=_indexes(answer.get("ranks")) or frozenset(),
+        rounds=round_report.read(rounds),
     )
 
 
@@ -178,6 +190,14 @@ def _nodes(found: object) -> tuple[int, int] | None:
 
 def _round(found: object) -> int:
     return found if type(found) is int and found > 0 else 0
+
+
+def _connected(answer: Mapping[str, Any]) -> frozenset[int] | None:
+    """Return the indexes of pods whose agents are there; None if the answer doesn't say."""
+    found = answer.get("connected")
+    if not isinstance(found, list):  # a trainer of an older version names those that train
+        return _indexes(answer.get("pids"))
+    return frozenset(one for one in found if type(one) is int and 0 <= one < 10**6)
 
 
 def _indexes(found: object) -> frozenset[int] | None:

@@ -17,7 +17,7 @@ there one after another."""
 
 
 class EndedPods:
-    """Of all jobs, by key, since this operator runs."""
+    """Keeps the places of pods that have ended since this operator runs, by their job's key."""
 
     def __init__(self) -> None:
         self._places: dict[str, dict[_Place, None]] = {}

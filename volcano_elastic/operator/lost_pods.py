@@ -11,6 +11,7 @@ from volcano_elastic.api.pytorchjob import CONTAINER, PyTorchJob
 from volcano_elastic.api.role import elastic
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.operator.cluster import Cluster, job_key
+from volcano_elastic.operator.coordinator_client import Report
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.pytorchjob import coordinator, rendezvous
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
@@ -19,9 +20,9 @@ from volcano_elastic.pytorchjob.lost_pod import (
     Losses,
     Pod,
     Trouble,
+    follow,
     judge,
     listen,
-    trouble,
 )
 
 _LOOK_SECONDS = 1.0
@@ -51,6 +52,9 @@ class LostPods:
         """By job's key and pod's uid, where one is silent or was heard."""
         self._hosts: dict[str, str] = {}
         """By job's key, the address of the pod in which its coordinator was asked last."""
+        self._reached: set[str] = set()
+        """Namespaces where a coordinator or agent answered: where none did, it may be the operator
+        that reaches nobody."""
         self._tell: Callable[[str], None] = lambda key: None
         self._ask: Callable[[str], None] = lambda key: None
         self._woken = asyncio.Event()
@@ -79,17 +83,17 @@ class LostPods:
                 self._judge(key)
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def hear(self, job: PyTorchJob, heard: frozenset[int] | None, host: str = "") -> None:
-        """Takes what the job's coordinator has just said.
-
-        Args:
-            heard: indexes of the pods that it hears; None: it gave no answer.
-            host: address of the pod that it was asked in: its agents may have elected another
-                host than worker 0.
-        """
-        self._hosts[job.key] = host
+    def hear(self, job: PyTorchJob, report: Report) -> None:
+        """Takes what the job's coordinators have just answered. Who could not be asked was not
+        silent."""
+        if not report.asked:
+            return
+        # Its agents may have elected another host than worker 0.
+        self._hosts[job.key] = report.host
+        if report.heard is not None or report.reached:
+            self._reached.add(job.namespace)
         pods = self._pods(job)
-        contacts = listen(pods, heard, self._contacts.get(job.key, {}), self._clock())
+        contacts = listen(pods, report.heard, self._contacts.get(job.key, {}), self._clock())
         self._contacts[job.key] = contacts
         if self._troubles or any(c.silent_since is not None for c in contacts.values()):
             self._judge(job.key)
@@ -99,7 +103,14 @@ class LostPods:
         contacts = self._contacts.get(job.key, {})
         if not self._troubles and all(c.silent_since is None for c in contacts.values()):
             return Losses({}, None)
-        return judge(self._pods(job), self._troubles, contacts, self._lost_after, self._clock())
+        return judge(
+            self._pods(job),
+            self._troubles,
+            contacts,
+            self._lost_after,
+            self._clock(),
+            reached=job.namespace in self._reached,
+        )
 
     def _judge(self, key: str) -> None:
         job = self._builder.parsed_job(key)
@@ -124,11 +135,13 @@ class LostPods:
             # Kubernetes itself deletes the pods of a node that is no longer there.
             self._troubles.pop(key_of(old) if old is not None else "", None)
             return
-        found, name = trouble(new, self._clock()), new["metadata"]["name"]
+        name = new["metadata"]["name"]
+        watched = old is not None
+        found = follow(self._troubles.get(name), new, self._clock(), watched=watched)
         if found is None:
             self._troubles.pop(name, None)
         else:
-            self._troubles.setdefault(name, found)
+            self._troubles[name] = found
             self._woken.set()
 
     def _job_changed(self, old: Object | None, new: Object | None) -> None:

@@ -28,6 +28,7 @@ from volcano_elastic.operator import (
     divergence_report,
     failure_report,
     hang_report,
+    load_report,
     progress_report,
     straggler_report,
 )
@@ -44,6 +45,7 @@ from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.straggler_report import SlowRank
 from volcano_elastic.operator.survivors import Survivors
 from volcano_elastic.operator.token import BadKey
+from volcano_elastic.operator.tracing import Tracing
 from volcano_elastic.pytorchjob.coordinator import dedicated, host_name
 from volcano_elastic.pytorchjob.goodput import kept, with_places
 from volcano_elastic.pytorchjob.label import replica_name
@@ -127,10 +129,11 @@ class Measurement:
         lost_pods: LostPods,
         failed_nodes: FailedNodes,
         survivors: Survivors,
+        tracing: Tracing | None = None,
     ) -> None:
         self._cluster, self._builder, self._clock = cluster, builder, clock
         self._lost_pods, self._failed_nodes = lost_pods, failed_nodes
-        self._survivors = survivors
+        self._survivors, self._tracing = survivors, tracing
         lost_pods.on_doubt(self._ask_now)
         self._token_of = token_of
         """Returns the token of the job with this uid; may raise as Tokens.of does."""
@@ -254,6 +257,10 @@ class Measurement:
         progress = progress_report.to_write(elastic.get("progress") or {}, report.progress, now)
         if progress is not None:
             change["progress"] = progress
+        if (
+            loads := load_report.to_write(elastic.get("loads") or {}, report.loads, now)
+        ) is not None:
+            change["loads"] = loads
         seen = self._uses[job.uid].seen if job.uid in self._uses else now
         use = used(
             self._uses.get(job.uid),
@@ -299,8 +306,10 @@ class Measurement:
 
     async def _hear(self, session: aiohttp.ClientSession, job: PyTorchJob) -> Report:
         report = await self._ask(session, job)
-        self._lost_pods.hear(job, report.heard, report.host)
+        self._lost_pods.hear(job, report)
         self._survivors.hear(job, report)
+        if self._tracing is not None:
+            self._tracing.heard(job, report)
         if report.heard is not None:
             self._failed_nodes.hear(job, [*report.excluded, *self._to_leave(job, report)])
         return report
@@ -348,6 +357,7 @@ class Measurement:
                 # Agents may speak of the one that answers by a name that only pods resolve.
                 if other.heard is not None or report.heard is None:
                     url, report = elsewhere, other
+            report = replace(report, reached=elsewhere is not None)
         report = replace(report, host=(urlsplit(url).hostname or "") if url is not None else "")
         self._remember_host(job.uid, url if report.heard is not None else None)
         ended = self._ended.told(job.key, self._cluster.pods_of(obj))

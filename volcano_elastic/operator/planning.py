@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 
-from volcano_elastic.kube.resource import Object
+from volcano_elastic.kube.resource import Object, key_of
+from volcano_elastic.operator import scale_plan_pods
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.handover import Handover
@@ -22,8 +23,10 @@ from volcano_elastic.operator.measurement import Measurement
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.policy_report import PolicyReport
 from volcano_elastic.operator.queue_plugin import watch_queue_plugin
+from volcano_elastic.operator.scale_plan_report import ScalePlanReport
 from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder
 from volcano_elastic.operator.survivors import Survivors
+from volcano_elastic.operator.tracing import Tracing
 from volcano_elastic.pytorchjob.observed import Resize
 from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.queue_policy.plan import Planner
@@ -45,6 +48,7 @@ class Planning:
     Args:
         plugin: by which Volcano divides among queues, capacity or proportion; None: as the
             scheduler's ConfigMap says, else capacity.
+        tracing: follows resizes; None: nobody does.
         token_of: the token of the job with this uid; raises as Tokens.of.
         cpu: seconds this thread has computed, by which a plan's cost is told: a machine that is
             busy with others makes no plan dearer.
@@ -62,6 +66,7 @@ class Planning:
         failed_nodes: FailedNodes,
         survivors: Survivors,
         plugin: str | None = None,
+        tracing: Tracing | None = None,
         planner: Callable[[], MakePlan] = lambda: Planner().plan,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         cpu: Callable[[], float] = time.thread_time,
@@ -72,11 +77,13 @@ class Planning:
         self._rested = 0.0
         """When the loop has had as long for others as the last plan took, in its own time."""
         self._plan = planner()
+        self._tracing = tracing
         self._plugin = plugin
         self._builder.proportion = plugin == "proportion"
         self._report = PolicyReport(cluster.policies, self._builder)
+        self._scale_plans = ScalePlanReport(cluster, builder, clock)
         self._measurement = Measurement(
-            cluster, builder, clock, token_of, lost_pods, failed_nodes, survivors
+            cluster, builder, clock, token_of, lost_pods, failed_nodes, survivors, tracing
         )
         self._sizes = JobSizes(cluster, builder)
         self._changed = asyncio.Event()
@@ -91,9 +98,12 @@ class Planning:
         self._plan = self._new_planner()
         self._builder.memory = Memory()
         self._report.forget()
+        if self._tracing is not None:
+            self._tracing.forget()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._plan_again_and_again())
             group.create_task(self._report.run())
+            group.create_task(self._scale_plans.run())
             group.create_task(self._measurement.run())
             if self._plugin is None:
                 group.create_task(watch_queue_plugin(self._cluster.client, self._note_plugin))
@@ -154,12 +164,20 @@ class Planning:
             )
         others = {key: d for key, d in acting.items() if key in self._builder.others.jobs}
         resizes = {key: _resize(d) for key, d in acting.items() if key not in others}
+        if self._tracing is not None:
+            self._tracing.end_overdue()
+            for key in resizes:
+                self._tracing.decided(acting[key], now)
         undone = frozenset[str]().union(
             *await asyncio.gather(
-                self._handover.carry_out(resizes, _CARRY_OUT_SECONDS),
+                self._handover.carry_out(resizes | self._named(acting), _CARRY_OUT_SECONDS),
                 self._sizes.carry_out(others, now, _CARRY_OUT_SECONDS),
             )
         )
+        if self._tracing is not None:
+            for key in resizes:
+                self._tracing.carried_out(key, done=key not in undone)
+        self._scale_plans.planned(result.unchanged)
         done = [d for d in result.decisions if d.job not in undone]
         self._report.planned(result, done, now)
         if undone:
@@ -169,6 +187,21 @@ class Planning:
         jobs = self._cluster.jobs
         newcomers = {key: job for key in result.admitted if (job := jobs.get(key)) is not None}
         self._handover.admit({key: job["metadata"]["uid"] for key, job in newcomers.items()})
+
+    def _named(self, acting: Mapping[str, Decision]) -> dict[str, Resize]:
+        """Return what ScalePlans that name pods make of the decisions, and do beside them."""
+        found = {}
+        for key, plan in self._builder.plans_with_pods().items():
+            job, obj = self._builder.job(key), self._cluster.jobs.get(key)
+            if job is None or obj is None:
+                continue
+            views = (self._builder.pod(key_of(pod)) for pod in self._cluster.pods_of(obj))
+            pods = [view for view in views if view is not None]
+            policy = self._builder.policy_of(job.queue)
+            resize = scale_plan_pods.resize(plan, job, pods, acting.get(key), policy)
+            if resize is not None:
+                found[key] = resize
+        return found
 
     def _note(self, old: Object | None, new: Object | None) -> None:
         if self._builder.change(old, new):

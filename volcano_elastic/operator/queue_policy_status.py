@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from volcano_elastic.api import moment
+from volcano_elastic.api import moment, status_condition
 from volcano_elastic.api.queue_policy import InvalidPolicy, Mode, QueuePolicy
+from volcano_elastic.api.status_condition import MESSAGE_LENGTH, make
 from volcano_elastic.cluster_state.queue_figures import QueueFigures
 from volcano_elastic.queue_policy.decision import Decision
 from volcano_elastic.snapshot.snapshot import Queue
@@ -16,7 +17,6 @@ from volcano_elastic.snapshot.snapshot import Queue
 Status = dict[str, Any]
 _CHANGES_SHOWN = 20
 _NAMES_SHOWN = 3
-_MESSAGE_LENGTH = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def status(
         # In force all the same, as far as it can be.
         conditions[0]["reason"] = "ParentInvalid"
         message = f"{conditions[0]['message']}; of the queue: {seen.figures.problem}"
-        conditions[0]["message"] = message[:_MESSAGE_LENGTH]
+        conditions[0]["message"] = message[:MESSAGE_LENGTH]
     if mine:
         conditions += [_minimum_blocked(old, seen), _stale(seen)]
     new["conditions"] = [_dated(old, obj, condition, now) for condition in conditions]
@@ -90,75 +90,59 @@ def _change(decision: Decision) -> Status:
 
 def _active(seen: Seen, name: str, invalid: InvalidPolicy | None) -> Status:
     if invalid is not None:
-        return _condition("Active", False, "Invalid", f"the policy is not applied: {invalid}")
+        return make("Active", False, "Invalid", f"the policy is not applied: {invalid}")
     policy = seen.in_force
     if policy.name != name:
         message = (
             f"queue {policy.queue} is governed by the older policy {policy.name}; "
             f"delete one of the two"
         )
-        return _condition("Active", False, "Superseded", message)
+        return make("Active", False, "Superseded", message)
     if seen.queue is None:
         message = f"queue {policy.queue} does not exist; create it, or name another in spec.queue"
-        return _condition("Active", False, "QueueNotFound", message)
+        return make("Active", False, "QueueNotFound", message)
     if not seen.queue.open:
         message = f"queue {policy.queue} is not open: nothing starts or grows in it"
-        return _condition("Active", False, "QueueClosed", message)
+        return make("Active", False, "QueueClosed", message)
     match policy.mode:
         case Mode.OFF:
-            return _condition("Active", False, "Off", "spec.mode is Off: nobody grows or makes way")
+            return make("Active", False, "Off", "spec.mode is Off: nobody grows or makes way")
         case Mode.DRY_RUN:
-            return _condition("Active", False, "DryRun", "decisions are shown, not carried out")
+            return make("Active", False, "DryRun", "decisions are shown, not carried out")
         case Mode.HOLD:
             message = "sizes change only for minimums that wait"
         case Mode.HOLD_AND_DRAIN:
             message = "jobs go back to their minimums"
         case Mode.ACTIVE:
             message = "sizes follow the policy"
-    return _condition("Active", True, str(policy.mode), message)
+    return make("Active", True, str(policy.mode), message)
 
 
 def _minimum_blocked(old: Mapping[str, Any], seen: Seen) -> Status:
     if seen.blocked is None:
-        found = _before(old, "MinimumBlocked")
-        return dict(found) if found else _condition("MinimumBlocked", False, "NoPlanYet", "")
+        found = status_condition.known(old, "MinimumBlocked")
+        return dict(found) if found else make("MinimumBlocked", False, "NoPlanYet", "")
     if not seen.blocked:
-        return _condition("MinimumBlocked", False, "NoneBlocked", "every minimum runs or has room")
+        return make("MinimumBlocked", False, "NoneBlocked", "every minimum runs or has room")
     listed = sorted(seen.blocked.items())
     message = "; ".join(f"{key}: {why}" for key, why in listed[:_NAMES_SHOWN])
     if len(listed) > _NAMES_SHOWN:
         message += f"; and {len(listed) - _NAMES_SHOWN} more"
     is_open = seen.queue is not None and seen.queue.open
     reason = "NotEnoughResources" if is_open else "QueueClosed"
-    return _condition("MinimumBlocked", True, reason, message)
+    return make("MinimumBlocked", True, reason, message)
 
 
 def _stale(seen: Seen) -> Status:
     if seen.failure:
-        return _condition("Stale", True, "NoPlan", f"no plan is made: {seen.failure}")
-    return _condition("Stale", False, "Planned", "")
-
-
-def _condition(type_: str, true: bool, reason: str, message: str) -> Status:
-    return {
-        "type": type_,
-        "status": "True" if true else "False",
-        "reason": reason,
-        "message": message[:_MESSAGE_LENGTH],
-    }
-
-
-def _before(old: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
-    return next((c for c in old.get("conditions") or () if c.get("type") == type_), None)
+        return make("Stale", True, "NoPlan", f"no plan is made: {seen.failure}")
+    return make("Stale", False, "Planned", "")
 
 
 def _dated(
     old: Mapping[str, Any], obj: Mapping[str, Any], condition: Status, now: datetime
 ) -> Status:
-    before = _before(old, condition["type"])
-    same = before is not None and before.get("status") == condition["status"]
-    since = (before or {}).get("lastTransitionTime") if same else None
-    dated = condition | {"lastTransitionTime": since or moment.timestamp(now)}
+    dated = status_condition.dated(old, condition, now)
     if "generation" in obj["metadata"]:
         dated["observedGeneration"] = obj["metadata"]["generation"]
     return dated

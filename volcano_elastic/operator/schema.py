@@ -1,4 +1,5 @@
-"""Checks that the API server keeps our fields: Kubeflow's CRD, applied over ours, prunes them."""
+"""Checks that the API server keeps our fields: Kubeflow's CRD, applied over ours, prunes them, and
+an older version's prunes those that are new."""
 
 from __future__ import annotations
 
@@ -80,8 +81,9 @@ class ServedSchema:
 
     def _message(self) -> str:
         return (
-            f"the served schema lacks {', '.join(self.missing)}: another CRD was applied over "
-            f"ours. No PyTorchJob is written until it is repaired: {REPAIR}"
+            f"the served schema lacks {', '.join(self.missing)}: the CRD is an older version's, or "
+            "another was applied over ours. Pods train on, but no PyTorchJob is written until it "
+            f"is repaired: {REPAIR}"
         )
 
     async def _say(self, message: str) -> None:

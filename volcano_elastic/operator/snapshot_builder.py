@@ -19,6 +19,8 @@ from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.queue_policy import InvalidPolicy, QueuePolicy, effective
 from volcano_elastic.api.queue_policy import parse as parse_policy
 from volcano_elastic.api.role import elastic, named
+from volcano_elastic.api.scale_plan import InvalidPlan, ScalePlan, counting
+from volcano_elastic.api.scale_plan import parse as parse_plan
 from volcano_elastic.kube import resource
 from volcano_elastic.kube.resource import Object, Resource, key_of
 from volcano_elastic.operator import convert
@@ -46,6 +48,7 @@ KINDS: tuple[Resource, ...] = (
     resource.NODES,
     resource.QUEUES,
     resource.QUEUEPOLICIES,
+    resource.SCALEPLANS,
     resource.PRIORITYCLASSES,
     resource.RESOURCEQUOTAS,
 )
@@ -111,6 +114,9 @@ class SnapshotBuilder:
         self._parsed: dict[str, PyTorchJob] = {}
         self._need_first: set[str] = set()
         """Keys of the jobs whose workers were found to wait for worker 0."""
+        self._plans: dict[str, dict[str, ScalePlan]] = {}
+        """By job's key, then by the plan's."""
+        self._job_of_plan: dict[str, str] = {}
         self._podgroups: dict[str, Object] = {}
         self._priorities: dict[str, tuple[int, bool]] = {}
         """(value, whether it is the default for who names none) by PriorityClass."""
@@ -139,6 +145,7 @@ class SnapshotBuilder:
                 self._queues, key, obj, convert.convert_queue
             ),
             resource.QUEUEPOLICIES.kind: self._policy,
+            resource.SCALEPLANS.kind: self._plan,
             resource.RESOURCEQUOTAS.kind: lambda key, obj: self._put(
                 self._quotas, key, obj, convert.convert_quota
             ),
@@ -217,6 +224,16 @@ class SnapshotBuilder:
         if self._effective[0] is not policies:
             self._effective = (policies, effective(policies))
         return self._effective[1].get(queue) or QueuePolicy(queue)
+
+    def scale_plan(self, key: str) -> ScalePlan | None:
+        """Return the plan that counts for a job; None if none does."""
+        parsed = self._parsed.get(key)
+        return counting(self._plans.get(key, {}).values(), parsed.uid) if parsed else None
+
+    def plans_with_pods(self) -> dict[str, ScalePlan]:
+        """Return by job's key the plans that count and name pods."""
+        found = {key: self.scale_plan(key) for key in self._plans}
+        return {key: p for key, p in found.items() if p is not None and (p.remove or p.migrate)}
 
     def _put(
         self, values: _Values[_T], key: str, obj: Object | None, view: Callable[[Object], _T]
@@ -308,6 +325,24 @@ class SnapshotBuilder:
             # For its status.
             return True
 
+    def _plan(self, key: str, obj: Object | None) -> bool:
+        before = self._job_of_plan.pop(key, None)
+        if before is not None:
+            del self._plans[before][key]
+            if not self._plans[before]:
+                del self._plans[before]
+        try:
+            plan = None if obj is None else parse_plan(obj)
+        except InvalidPlan:
+            # Its status says why.
+            plan = None
+        if plan is not None:
+            self._job_of_plan[key] = plan.job_key
+            self._plans.setdefault(plan.job_key, {})[key] = plan
+        named = {before, plan.job_key if plan is not None else None} - {None}
+        renewed = [self._renew(job) for job in named if job is not None]
+        return any(renewed)
+
     def _priority(self, key: str, obj: Object | None) -> bool:
         before = self._priorities.pop(key, None)
         if obj is not None:
@@ -335,6 +370,7 @@ class SnapshotBuilder:
                 podgroup=podgroup,
                 placed=len(self._placed.get(key, ())),
                 needs_first=key in self._need_first,
+                plan=self.scale_plan(key),
             )
         # A job of ours speaks for its own PodGroup.
         elif podgroup is not None:

@@ -5,6 +5,8 @@ AtStart, pods there or decided    ─► as it is: all pods of one life of the j
 recommended                       ─► these, within a node that has all else the pod asks for
 nothing yet                       ─► the first pods wait, PATIENCE at most from the job's creation
 
+a ScalePlan that counts           ─► what it says, where it says something; running pods too
+
 Live follows each further recommendation; what becomes of pods that run says `in_place`.
 
 Brain writes status.elastic.recommendation, and who finds nothing to recommend writes an empty one.
@@ -14,7 +16,7 @@ planner, gang and pods all read it there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,6 +27,7 @@ from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.brain_mode import BrainMode
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.role_resources import RoleResources
+from volcano_elastic.api.scale_plan import ScalePlan
 from volcano_elastic.pytorchjob.action import EmitEvent
 
 RECOMMENDATION = "recommendation"
@@ -58,12 +61,76 @@ def decide(
     now: datetime,
     *,
     pods: bool,
+    plan: ScalePlan | None = None,
 ) -> AtStart:
     """Return what the job's new pods ask for.
 
     Args:
         job: as it is parsed, with what is in force already.
         pods: whether it has any.
+        plan: the one that counts for the job; Brain has no say in roles of which it says resources.
+    """
+    planned = _planned(job, plan)
+    if not planned:
+        return _by_brain(job, mode, nodes, now, pods=pods)
+    available = list(nodes)
+    found = _by_brain(job, mode, available, now, pods=pods, but=planned)
+    in_force = role_resources.in_force(job.status)
+    resources, events = dict(found.resources), list(found.events)
+    for name, wanted in planned.items():
+        resources.pop(name, None)
+        fitting = within_a_node(wanted, job.replicas[name].pod_spec, available)
+        if fitting is None:
+            continue
+        if fitting.same_as(in_force.get(name)):
+            resources[name] = in_force[name]
+            continue
+        resources[name] = fitting
+        events.append(_applied(job, name, fitting))
+    return replace(
+        found,
+        resources=resources,
+        wait=_ZERO if planned.keys() == job.replicas.keys() else found.wait,
+        live=True,
+        changed=resources != in_force,
+        events=tuple(events),
+    )
+
+
+def _planned(job: PyTorchJob, plan: ScalePlan | None) -> dict[str, RoleResources]:
+    """Return by role what the plan says that its pods ask for; what it doesn't say stays."""
+    found = dict[str, RoleResources]()
+    if plan is None:
+        return found
+    for name, role in plan.roles.items():
+        if name in job.replicas and role.has_resources:
+            own = role_resources.requested(job.replicas[name].pod_spec)
+            cpu, memory = role.cpu or own.cpu, role.memory or own.memory
+            # Who asks for none of one is given none of it: no half of a request would be made.
+            if cpu and memory:
+                found[name] = RoleResources(cpu, memory, f"ScalePlan {plan.name}")
+    return found
+
+
+def _applied(job: PyTorchJob, role: str, resources: RoleResources) -> EmitEvent:
+    before = role_resources.requested(job.replicas[role].pod_spec)
+    message = f"{role} pods ask for {resources} instead of {before}: {resources.message}"
+    return EmitEvent("ResourcesApplied", message)
+
+
+def _by_brain(
+    job: PyTorchJob,
+    mode: BrainMode | None,
+    nodes: Iterable[Object],
+    now: datetime,
+    *,
+    pods: bool,
+    but: Collection[str] = (),
+) -> AtStart:
+    """Return what Brain's mode and recommendation make of it.
+
+    Args:
+        but: roles that it has no say in.
     """
     elastic = job.status.get("elastic") or {}
     in_force, live = role_resources.in_force(job.status), mode is BrainMode.LIVE
@@ -78,15 +145,13 @@ def decide(
     told = role_resources.read((elastic[RECOMMENDATION] or {}).get("roles"))
     available = list(nodes)
     for name, replica in job.replicas.items():
-        if name not in told:
+        if name not in told or name in but:
             continue
         fitting = within_a_node(told[name], replica.pod_spec, available)
-        before = role_resources.requested(replica.pod_spec)
         if fitting is None or fitting.same_as(in_force.get(name)):
             continue
         found[name] = fitting
-        message = f"{name} pods ask for {fitting} instead of {before}: {fitting.message}"
-        events.append(EmitEvent("ResourcesApplied", message))
+        events.append(_applied(job, name, fitting))
     return AtStart(found, live=live, changed=bool(events), events=tuple(events))
 
 

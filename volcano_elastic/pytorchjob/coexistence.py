@@ -130,6 +130,7 @@ _NEEDED = (
     "status.elastic.restarts",
     "status.elastic.message",
     "status.elastic.memory",
+    "status.elastic.loads",
     "status.elastic.recommendation",
     "status.elastic.resources",
     "status.elastic.speeds",

@@ -48,7 +48,10 @@ REASONS: Mapping[str, tuple[FailureClass, str]] = {
     "Shutdown": (FailureClass.INTERRUPTION, "its node was shut down"),
     "NodeAffinity": (FailureClass.INTERRUPTION, "its node fits it no longer"),
     "UnexpectedAdmissionError": (FailureClass.HARDWARE, "the node has no healthy device for it"),
-    # Of a container.
+    # Of a container, where the kubelet, begun anew, finds none that it knew.
+    "Unknown": (FailureClass.INTERRUPTION, "its node began anew"),
+    "ContainerStatusUnknown": (FailureClass.INTERRUPTION, "its node began anew"),
+    # Of a container, by itself.
     "OOMKilled": (FailureClass.SOFTWARE, "out of memory"),
     "ContainerCannotRun": (FailureClass.SOFTWARE, "its container cannot run"),
     "StartError": (FailureClass.SOFTWARE, "its container cannot run"),
@@ -78,7 +81,9 @@ TEXTS: tuple[tuple[str, str, str], ...] = (
     (
         "peer",
         "another process",
-        r"NCCL.*(remote (process|error)|aborted)|ncclRemoteError|Watchdog caught collective",
+        r"NCCL.*(remote (process|error)|aborted)|ncclRemoteError|Watchdog caught collective"
+        r"|/gloo/.*(Connection (closed|reset) by peer|Broken pipe)"
+        r"|^RuntimeError: (Connection reset by peer|Broken pipe|Socket Timeout)",
     ),
     (
         "hardware",

@@ -26,18 +26,18 @@ PATIENCE = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a job's coordinators have answered to the operator's questions."""
+    """Answers of a job's coordinators to the operator's questions, summed up."""
 
     told: datetime | None = None
-    """When one last told of a round and missed nobody."""
+    """The last time that one told of a round and missed nobody."""
     left: datetime | None = None
-    """When a pod 0 that had a node last ended, or its object went."""
+    """The last time that a pod 0 with a node ended, or its object went."""
     silent_since: datetime | None = None
     """The first question since `told` to which none told of a round."""
     asked: datetime | None = None
     """The last of those."""
     survivors: int | None = None
-    """How many containers of the round that was told of live on, but pod 0's; None: not known."""
+    """Containers of the round that was told of which live on, but pod 0's; None: not known."""
 
 
 def told(known: Answers, survivors: int | None, now: datetime) -> Answers:

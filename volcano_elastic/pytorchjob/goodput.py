@@ -74,13 +74,24 @@ def kept(known: object, told: Goodput | None) -> dict[str, Any]:
         # A coordinator that has just begun has a ledger of its own until an agent tells it which
         # one goes on; taken for another, that one would count twice when it is back.
         return dict(before)
-    earlier = _uses(before.get("earlier")) if ledger == told.ledger else dict(total)
+    followed = before.get("followed")
+    if ledger == told.ledger:
+        earlier = _uses(before.get("earlier"))
+    elif isinstance(followed, Mapping) and followed.get("ledger") == told.ledger:
+        # Told again: a coordinator that heard newcomers first went on from it once a survivor came,
+        # and with it goes what was counted meanwhile.
+        earlier = _uses(followed.get("earlier"))
+    else:
+        earlier = dict(total)
     earlier[POD_STARTUP] = 0
     summed = {use: earlier[use] + told.milliseconds.get(use, 0) for use in USES}
     summed[POD_STARTUP] = total[POD_STARTUP]
-    if ledger == told.ledger and sum(summed.values()) < sum(total.values()):
+    if sum(summed.values()) < sum(total.values()):
         return dict(before)  # told by one that has not caught up
-    return {**before, "ledger": told.ledger, "milliseconds": summed, "earlier": earlier}
+    found = {**before, "ledger": told.ledger, "milliseconds": summed, "earlier": earlier}
+    if ledger is not None and ledger != told.ledger:
+        found["followed"] = {"ledger": ledger, "earlier": _uses(before.get("earlier"))}
+    return found
 
 
 def with_pods(known: Mapping[str, Any], milliseconds: int, until: int) -> dict[str, Any]:

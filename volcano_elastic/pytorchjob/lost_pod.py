@@ -6,10 +6,14 @@ time, hears nothing from the pod.
 Stock torchrun has no coordinator of ours. Its workers end with the store at which they meet,
 though, and begin anew: one that did so is the second witness against the pod that served it.
 
-both             ─► lost at once; silence counts if found by a question asked since the trouble was
-                    seen, and a coordinator's own if it has left two unanswered
+both             ─► lost at once; silence counts if two answers say so, or are missing, of which the
+                    later was asked for since the trouble was seen
 one of them      ─► lost once it has said so for `lost_after`
 neither          ─► not lost
+
+An agent that is connected is heard, whether its workers train or not. No answer from a coordinator
+that was asked for a minute before the trouble counts only where one was heard before, or where any
+agent in the namespace answered: else it is the operator that reaches nobody.
 
 A lost pod may be alive behind a partition. It may then train on by itself for a while, but neither
 its words nor its commits count: the coordinator and the storage know a newer pod of its index.
@@ -19,7 +23,7 @@ Stock torchrun has no such fence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,6 +32,8 @@ from volcano_elastic.api import pod as api_pod
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+_UNREACHED = timedelta(seconds=60)
+"""Who never answered for so long on a sound node is not reached by the operator."""
 _NOTICED_LATER = timedelta(seconds=60)
 """A node is in trouble for Kubernetes so long after its workers' peers have noticed, at most."""
 
@@ -38,8 +44,15 @@ class Trouble:
 
     reason: str
     since: datetime
+    """When it began, by whose clock the node's state was written: it may be wrong."""
     seen: datetime
     """When the operator saw it first."""
+    watched: bool = False
+    """Whether the operator saw it begin, and needs no other clock than its own."""
+
+    @property
+    def counts_from(self) -> datetime:
+        return self.seen if self.watched else self.since
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +97,24 @@ def trouble(node: Mapping[str, Any], now: datetime) -> Trouble | None:
         if taint.get("key") in (UNREACHABLE, OUT_OF_SERVICE):
             since = moment.parse_optional(taint.get("timeAdded"))
             word = taint["key"].rpartition("/")[2]
-            return Trouble(f"is tainted {word}", since or _unready_since(node) or now, now)
+            # A taint follows when the trouble is there already.
+            return Trouble(f"is tainted {word}", _unready_since(node) or since or now, now)
     since = _unready_since(node)
     return None if since is None else Trouble("is not Ready", since, now)
+
+
+def follow(
+    before: Trouble | None, node: Mapping[str, Any], now: datetime, *, watched: bool
+) -> Trouble | None:
+    """Return what is wrong with a node that was in this trouble before; None while nothing is.
+
+    Args:
+        watched: whether the operator saw the node before; what is new has begun since.
+    """
+    found = trouble(node, now)
+    if found is not None and before is not None and found.since == before.since:
+        return before
+    return found and replace(found, watched=watched)
 
 
 def _unready_since(node: Mapping[str, Any]) -> datetime | None:
@@ -128,19 +156,22 @@ def judge(
     contacts: Mapping[str, Contact],
     lost_after: timedelta,
     now: datetime,
+    *,
+    reached: bool = True,
 ) -> Losses:
     """Return which pods are lost.
 
     Args:
         troubles: by node's name.
         contacts: by pod's uid.
+        reached: whether anybody has answered the operator in the pods' namespace.
     """
     lost, later = dict[str, str](), list[datetime]()
     anybody = any(c.heard and c.silent_since is None for c in contacts.values())
     for pod in pods:
         bad, contact = troubles.get(pod.node), contacts.get(pod.uid, Contact())
         silent = contact.silent_since
-        if bad is not None and _silent_since_seen(pod, contact, bad):
+        if bad is not None and _silent_since_seen(pod, contact, bad, reached):
             lost[pod.uid] = f"node {pod.node} {bad.reason} and nothing is heard from the pod"
             continue
         if bad is not None and pod.serves_store and _left_by_others(pods, troubles, bad):
@@ -150,7 +181,7 @@ def judge(
             continue
         alone: tuple[datetime, str] | None = None
         if bad is not None:
-            alone = bad.since, f"node {pod.node} {bad.reason}"
+            alone = bad.counts_from, f"node {pod.node} {bad.reason}"
         # Of a pod that was never heard its start may take long; if nobody is heard, it is not the
         # pod.
         elif silent is not None and contact.heard and anybody:
@@ -164,13 +195,20 @@ def judge(
     return Losses(lost, min(later, default=None))
 
 
-def _silent_since_seen(pod: Pod, contact: Contact, bad: Trouble) -> bool:
+def _silent_since_seen(pod: Pod, contact: Contact, bad: Trouble, reached: bool) -> bool:
     if contact.silent_since is None or contact.asked is None or contact.asked < bad.seen:
         return False
-    # One answer may be late; an answer without the pod is one.
-    return not pod.host or contact.asked > contact.silent_since
+    # A pod that only just began has not been asked yet.
+    unreached = not (contact.heard or reached) and bad.seen - contact.silent_since > _UNREACHED
+    if pod.host and unreached:
+        return False
+    # One answer may be late, or come while agents are on their way to another coordinator.
+    return contact.asked > contact.silent_since
 
 
 def _left_by_others(pods: Sequence[Pod], troubles: Mapping[str, Trouble], bad: Trouble) -> bool:
-    ends = (pod.container_ended for pod in pods if pod.node not in troubles)
-    return any(end is not None and end >= bad.since - _NOTICED_LATER for end in ends)
+    """Tell whether half of the others, or more, have begun anew since: one alone may have failed by
+    itself, and another may only just have been made."""
+    ends = [p.container_ended for p in pods if p.node not in troubles]
+    late = [end for end in ends if end is not None and end >= bad.since - _NOTICED_LATER]
+    return bool(late) and 2 * len(late) >= len(ends)

@@ -210,11 +210,14 @@ def _replica(
         and more is not None
         and out_of_memory.request(pod) < more
     )
-    failure = failure_class.of_pod(pod, CONTAINER) or failure_class.of_restart(pod, CONTAINER)
+    restart = failure_class.of_restart(pod, CONTAINER)
+    failure = failure_class.of_pod(pod, CONTAINER) or restart
     interrupted = failure is not None and failure.kind is FailureClass.INTERRUPTION
     restarts = api_pod.restarts(pod) + (state is State.RETRY and not interrupted)
     if (comes_back or state is State.OUT_OF_MEMORY) and out_of_memory.restarted_in_place(pod):
         restarts -= 1
+    if restart is not None and restart.kind is FailureClass.INTERRUPTION:
+        restarts = max(0, restarts - 1)  # of several, what is known is how the last came about
     taken_over = _count(annotations, RESTARTS)
     return Replica(
         role=role,

@@ -1,0 +1,197 @@
+"""A typed view of the ScalePlan custom resource: how many pods of a job there should be, and what
+they ask for, by a person's word (manual) or a program's (auto).
+
+Names are those of DLRover's ScalePlan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from volcano_elastic.api import moment
+from volcano_elastic.api.amount import Bytes, Cpu
+from volcano_elastic.api.field_reader import FieldReader
+from volcano_elastic.api.problem import Problem, listed
+from volcano_elastic.api.role import known
+
+TYPE_LABEL = "scale-type"
+AUTO, MANUAL = "auto", "manual"
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
+
+
+class Phase(StrEnum):
+    PENDING = "Pending"
+    """Its job is not there yet, or has another size or other resources still."""
+    SCALING = "Scaling"
+    """The job has the size, and pods of it come or go."""
+    SUCCEEDED = "Succeeded"
+    """The job is as the plan says, and stays so while the plan counts."""
+    SUPERSEDED = "Superseded"
+    """Another plan for the job counts in its place."""
+    EXPIRED = "Expired"
+    """It counts no more."""
+    FAILED = "Failed"
+    """It can't be carried out as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolePlan:
+    """A plan's words on the pods of one role; None: it says nothing."""
+
+    replicas: int | None = None
+    cpu: Cpu | None = None
+    memory: Bytes | None = None
+
+    @property
+    def has_resources(self) -> bool:
+        return self.cpu is not None or self.memory is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePlan:
+    name: str
+    namespace: str
+    owner_job: str
+    manual: bool = True
+    created: datetime = _LONG_AGO
+    expires: datetime | None = None
+    """When it stops to count; None: when it is deleted, or its job is."""
+    roles: Mapping[str, RolePlan] = field(default_factory=dict)
+    remove: tuple[str, ...] = ()
+    """Names of pods that leave, the size with them."""
+    migrate: tuple[str, ...] = ()
+    """Names of pods that leave, and others are made for them."""
+    pods: Mapping[str, str] = field(default_factory=dict)
+    """Uids of these by name, as they were when the plan first counted; empty where there was no
+    such pod. Who comes in their places later is not meant."""
+    not_carried_out: tuple[str, ...] = ()
+    """Its fields that the operator doesn't carry out."""
+    job_uid: str = ""
+    """Uid of the job that it was first in force for; empty before."""
+    over: bool = False
+    """Its status says that it has expired."""
+
+    @property
+    def job_key(self) -> str:
+        return f"{self.namespace}/{self.owner_job}"
+
+    @property
+    def pods_known(self) -> bool:
+        """Whether it is known which pods its names mean. Until then it sizes nothing: others than
+        those would leave."""
+        return all(name in self.pods for name in (*self.remove, *self.migrate))
+
+    @property
+    def kind(self) -> str:
+        return MANUAL if self.manual else AUTO
+
+
+class InvalidPlan(ValueError):
+    """A plan that cannot be carried out; says which fields, and what would be right."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__(listed(problems))
+        self.problems = problems
+
+
+NOT_CARRIED_OUT: Mapping[str, str] = {
+    "createPods": "pods of a job are numbered, and come with its replicas",
+    "psHosts": "workers learn from the parameter servers which of them there are",
+}
+"""Fields of DLRover's plans, and why they are not carried out."""
+
+
+def counting(plans: Iterable[ScalePlan], job_uid: str) -> ScalePlan | None:
+    """Return which of a job's plans counts: a manual one before an auto one, then the newest; None
+    if none does."""
+    alive = [p for p in plans if not p.over and p.job_uid in ("", job_uid)]
+    return max(alive, key=lambda p: (p.manual, p.created, p.name), default=None)
+
+
+def parse(obj: Mapping[str, Any]) -> ScalePlan:
+    """Return the plan in `obj`.
+
+    Raises:
+        InvalidPlan: some field makes no sense.
+    """
+    meta, status = obj.get("metadata") or {}, obj.get("status") or {}
+    reader = FieldReader(obj.get("spec"))
+    created = moment.parse_optional(meta.get("creationTimestamp")) or _LONG_AGO
+    seconds = reader.get("expireSeconds")
+    expire = reader.seconds("expireSeconds", timedelta(0))
+    owner, scale_type = reader.text("ownerJob", ""), _scale_type(meta)
+    problems = reader.problems
+    roles = _roles(reader.part("replicaResourceSpecs"))
+    remove, migrate = _names(reader, "removePods"), _names(reader, "migratePods")
+    unserved = tuple(name for name in NOT_CARRIED_OUT if reader.get(name))
+    if not owner:
+        problems.append(Problem("spec.ownerJob", "must name a PyTorchJob of its namespace"))
+    if scale_type not in (AUTO, MANUAL):
+        found = f"must be {AUTO} or {MANUAL}, found {scale_type!r}"
+        problems.append(Problem(f"metadata.labels[{TYPE_LABEL}]", found))
+    if not (roles or remove or migrate or unserved or problems):
+        problems.append(Problem("spec.replicaResourceSpecs", "must say something of a role"))
+    if problems:
+        raise InvalidPlan(problems)
+    return ScalePlan(
+        name=str(meta.get("name", "")),
+        namespace=str(meta.get("namespace", "default")),
+        owner_job=owner,
+        manual=scale_type == MANUAL,
+        created=created,
+        expires=None if seconds is None else created + expire,
+        roles=roles,
+        remove=remove,
+        migrate=tuple(name for name in migrate if name not in remove),
+        pods={str(name): str(uid) for name, uid in (status.get("pods") or {}).items()},
+        not_carried_out=unserved,
+        job_uid=str(status.get("jobUID") or ""),
+        over=status.get("phase") == Phase.EXPIRED,
+    )
+
+
+def _scale_type(meta: Mapping[str, Any]) -> object:
+    """Return what the label says; a plan without one is a person's."""
+    return (meta.get("labels") or {}).get(TYPE_LABEL, MANUAL)
+
+
+def _names(reader: FieldReader, field_name: str) -> tuple[str, ...]:
+    """Return the names of pods in a list of objects that have one each."""
+    found = reader.get(field_name)
+    listed = found if isinstance(found, list) else []
+    names = [one.get("name") if isinstance(one, Mapping) else None for one in listed]
+    good = tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))
+    if found is not None and (not isinstance(found, list) or not all(names)):
+        shown = f"must be a list of objects with a pod's name each, found {found!r}"
+        reader.problems.append(Problem(f"{reader.path}.{field_name}", shown))
+    return good
+
+
+def _roles(reader: FieldReader) -> dict[str, RolePlan]:
+    names = {role.name for role in known()}
+    found = {}
+    for name in reader.raw:
+        if name not in names:
+            there_are = ", ".join(sorted(names))
+            problem = Problem(f"{reader.path}.{name}", f"is no role; there are {there_are}")
+            reader.problems.append(problem)
+            continue
+        part = reader.part(name)
+        resource = part.part("resource")
+        cpu, memory = resource.amount("cpu"), resource.amount("memory")
+        for field_name, amount in (("cpu", cpu), ("memory", memory)):
+            if amount == 0:
+                problem = Problem(f"{resource.path}.{field_name}", "must be more than 0, found 0")
+                reader.problems.append(problem)
+        plan = RolePlan(
+            part.integer("replicas", 0, 2**31 - 1),
+            None if cpu is None else Cpu(cpu),
+            None if memory is None else Bytes(-(-memory // 1000)),
+        )
+        if plan != RolePlan():
+            found[name] = plan
+    return found
