@@ -276,7 +276,7 @@ JOB = Dashboard(
             "Processes' time",
             "By what it was used for; training that counts is the goodput.",
             {
-                "{{job}} {{use}}": f"max by (job, use) (rate({_T}gpu_seconds_total{_JOB}[1h]))",
+                "{{job}} {{use}}": f"max by (job, use) (delta({_T}gpu_seconds{_JOB}[1h])) / 3600",
             },
             stacked=True,
         ),

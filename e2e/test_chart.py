@@ -42,10 +42,11 @@ async def _accepted(plane: ControlPlane, objects: list[Object], folder: Path) ->
 
 @needs_helm
 async def test_a_kube_apiserver_accepts_the_chart(plane: ControlPlane, tmp_path: Path) -> None:
-    await _accepted(plane, template(), tmp_path)
+    await _accepted(plane, template("page.enabled=true"), tmp_path)
 
 
 async def test_a_kube_apiserver_accepts_what_kustomize_builds(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
-    await _accepted(plane, build("manifests/default"), tmp_path)
+    objects = [*build("manifests/default"), *build("manifests/dashboard")]
+    await _accepted(plane, objects, tmp_path)

@@ -71,8 +71,12 @@ def test_the_schema_describes_every_value_and_no_other() -> None:
 
 def test_the_templates_read_every_file_that_kustomize_does() -> None:
     texts = "".join(file.read_text() for file in (CHART / "templates").iterdir())
-    read = set(re.findall(r'"((?:base|webhook|monitoring|other-jobs)/[\w-]+\.yaml)"', texts))
-    for folder in ("base", "webhook", "monitoring", "other-jobs"):
+    read = set(
+        re.findall(
+            r'"((?:base|webhook|monitoring|other-jobs|dashboard|brain)/[\w-]+\.yaml)"', texts
+        )
+    )
+    for folder in ("base", "webhook", "monitoring", "other-jobs", "dashboard", "brain"):
         kustomization = ROOT / "manifests" / folder / "kustomization.yaml"
         resources = yaml.safe_load(kustomization.read_text())["resources"]
         assert {f"{folder}/{name}" for name in resources} <= read, folder
@@ -124,6 +128,62 @@ def test_other_jobs_are_what_kustomize_builds(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @needs_helm
+def test_the_page_is_what_kustomize_builds() -> None:
+    ours = by_name(template("page.enabled=true", "namespace.create=true", "crds.keep=false"))
+    assert ours == by_name([*build("manifests/default"), *build("manifests/dashboard")])
+
+
+@pytest.mark.process
+@needs_helm
+def test_brain_is_what_kustomize_builds() -> None:
+    ours = by_name(template("brain.enabled=true", "namespace.create=true", "crds.keep=false"))
+    assert ours == by_name([*build("manifests/default"), *build("manifests/brain")])
+
+
+@pytest.mark.process
+@needs_helm
+def test_brain_on_a_database_of_ones_own_has_no_volume() -> None:
+    objects = template(
+        "brain.enabled=true", "brain.databaseSecret=history", "brain.extraArgs={--mode=Off}"
+    )
+    name = "volcano-elastic-brain"
+    made = {o["kind"]: o for o in objects if o["metadata"]["name"] == name}
+    assert "PersistentVolumeClaim" not in made
+    pod = made["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"][-1] == "--mode=Off"
+    assert not {"volumes", "volumeMounts"} & (pod.keys() | container.keys())
+    (variable,) = container["env"]
+    assert variable["valueFrom"] == {"secretKeyRef": {"name": "history", "key": "url"}}
+
+
+@pytest.mark.process
+@needs_helm
+def test_values_reach_the_page() -> None:
+    objects = template(
+        "page.enabled=true",
+        "page.hostNames={gpus.example.com}",
+        "page.tokenSecret=elsewhere",
+        "page.storage.size=5Gi",
+        "page.storage.className=fast",
+        "networkPolicy.enabled=false",
+        "image.tag=9.9.9",
+    )
+    page = next(o for o in objects if o["metadata"]["name"] == "volcano-elastic-dashboard")
+    made = {o["kind"]: o for o in objects if o["metadata"]["name"] == page["metadata"]["name"]}
+    assert "NetworkPolicy" not in made
+    pod = made["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"][-1] == "--host-name=gpus.example.com"
+    assert container["image"] == "volcano-elastic-operator:9.9.9"
+    assert pod["volumes"][0]["secret"]["secretName"] == "elsewhere"
+    claim = made["PersistentVolumeClaim"]["spec"]
+    assert claim["resources"]["requests"] == {"storage": "5Gi"}
+    assert claim["storageClassName"] == "fast"
+
+
+@pytest.mark.process
+@needs_helm
 def test_a_release_lives_in_its_own_namespace() -> None:
     objects = template(namespace="elsewhere")
     assert NAMESPACE not in json.dumps(objects)
@@ -138,7 +198,7 @@ def test_a_release_lives_in_its_own_namespace() -> None:
 @needs_helm
 def test_crds_are_upgraded_with_the_release_and_outlive_it() -> None:
     crds = [o for o in template() if o["kind"] == "CustomResourceDefinition"]
-    assert len(crds) == 2
+    assert len(crds) == 3
     for crd in crds:
         assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     kinds = {o["kind"] for o in template("crds.enabled=false")}

@@ -18,6 +18,8 @@ import pytest
 import yaml
 
 from volcano_elastic.adapters.adapter import ADAPTERS
+from volcano_elastic.cli.brain import brain
+from volcano_elastic.cli.dashboard import dashboard
 from volcano_elastic.operator.__main__ import parser
 from volcano_elastic.pytorchjob.label import JOB_NAME
 
@@ -29,6 +31,7 @@ BUILDS = (
     "crds",
     *("manifests", "manifests/base", "manifests/default"),
     *("manifests/monitoring", "manifests/dashboards", "manifests/brain"),
+    "manifests/dashboard",
 )
 
 
@@ -162,6 +165,73 @@ def test_other_jobs_take_an_argument_and_rights_to_their_size_alone(tmp_path: Pa
     assert granted == {(adapter.group, adapter.plural, verbs) for adapter in ADAPTERS}
     # Whoever doesn't ask for it gives no rights to Jobs.
     assert "batch" not in str(build("manifests/default"))
+
+
+def test_the_page_takes_what_its_deployment_gives() -> None:
+    objects = build("manifests/dashboard")
+    spec = one(objects, "Deployment")["spec"]
+    pod, labels = spec["template"]["spec"], spec["template"]["metadata"]["labels"]
+    operators = one(build("manifests/base"), "Deployment")["spec"]["template"]["spec"]
+    (container,), (other,) = pod["containers"], operators["containers"]
+    assert container["image"] == other["image"]
+    for name, context in (("container", other), ("pod", operators)):
+        given = container if name == "container" else pod
+        assert context["securityContext"].items() <= given["securityContext"].items()
+    program, *arguments = container["args"]
+    assert (container["command"], program) == (["python", "-m", "volcano_elastic.cli"], "dashboard")
+    given = dashboard.make_context("dashboard", list(arguments)).params
+    (port,) = container["ports"]
+    assert given["address"] == f"0.0.0.0:{port['containerPort']}"
+    # All that it reads or writes is on a volume.
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
+    assert "secret" in mounts[str(given["token_file"].parent)]
+    claim = mounts[str(Path(given["database"].removeprefix("sqlite:///")).parent)]
+    name = claim["persistentVolumeClaim"]["claimName"]
+    assert name == one(objects, "PersistentVolumeClaim")["metadata"]["name"]
+    service, policy = one(objects, "Service")["spec"], one(objects, "NetworkPolicy")["spec"]
+    for selector in (service["selector"], policy["podSelector"]["matchLabels"]):
+        assert selector == spec["selector"]["matchLabels"]
+        assert selector.items() <= labels.items()
+    assert [p["targetPort"] for p in service["ports"]] == [port["name"]]
+    assert policy["ingress"] == [{"ports": [{"port": port["name"]}]}]
+    assert pod["serviceAccountName"] == one(objects, "ServiceAccount")["metadata"]["name"]
+    # Nothing may be written, and secrets are read where somebody binds the role for it.
+    bound = {o["roleRef"]["name"] for o in objects if o["kind"].endswith("RoleBinding")}
+    for role in (o for o in objects if o["kind"].endswith("Role")):
+        for rule in role["rules"]:
+            assert set(rule["verbs"]) <= {"get", "list", "watch"}
+            assert "secrets" not in rule["resources"] or role["metadata"]["name"] not in bound
+
+
+def test_brain_takes_what_its_deployment_gives() -> None:
+    objects = build("manifests/brain")
+    pod = one(objects, "Deployment")["spec"]["template"]["spec"]
+    operators = one(build("manifests/base"), "Deployment")["spec"]["template"]["spec"]
+    (container,), (other,) = pod["containers"], operators["containers"]
+    assert container["image"] == other["image"]
+    assert container["securityContext"] == other["securityContext"]
+    assert operators["securityContext"].items() <= pod["securityContext"].items()
+    program, *arguments = container["args"]
+    assert (container["command"], program) == (["python", "-m", "volcano_elastic.cli"], "brain")
+    (variable,) = container["env"]
+    database = brain.make_context("brain", [*arguments, "--database", variable["value"]]).params[
+        "database"
+    ]
+    assert any(option.envvar == variable["name"] for option in brain.params)
+    (port,) = container["ports"]
+    given = brain.make_context("brain", [*arguments, "--database", database]).params
+    assert given["liveness"] == f"http://0.0.0.0:{port['containerPort']}/healthz"
+    for probe in ("startupProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/healthz", "port": port["name"]}
+    # The database is on the volume, and the Lease where its rights are.
+    (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
+    assert mount["mountPath"] == str(Path(database.removeprefix("sqlite:///")).parent)
+    claim = one(objects, "PersistentVolumeClaim")["metadata"]["name"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim
+    role = one(objects, "Role")
+    assert given["lease_namespace"] == role["metadata"]["namespace"]
+    assert pod["serviceAccountName"] == one(objects, "ServiceAccount")["metadata"]["name"]
 
 
 def test_rights_are_bound_to_names_where_they_can_be() -> None:
