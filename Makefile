@@ -7,9 +7,10 @@ CONTROLPLANE := build/controlplane
 SDK := build/sdk
 MOVIELENS := build/movielens
 INTEGRATIONS := build/integrations
+SITE := build/site-tools
 
 .PHONY: help demo check test test-integrations e2e controlplane sdk lint bench experiments \
-  movielens proto requirements release chart-check monitoring clean
+  movielens proto requirements release chart-check monitoring site clean
 
 help: ## says what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +25,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 check: lint ## before each commit: lint, types and the tests that start no process, in two minutes
 	$(PYTEST) -m "not process" --no-processes tests
 
-test: .venv/ready $(SDK)/ready ## every test, the end-to-end ones on the embedded cluster included
+test: .venv/ready $(SDK)/ready $(SITE)/ready ## every test, the end-to-end ones on the embedded cluster included
 	$(PYTEST)
 
 # With Hugging Face's, Lightning's and torchdata's libraries.
@@ -49,7 +50,7 @@ $(CONTROLPLANE)/ready: $(wildcard e2e/controlplane/*/go.*) e2e/controlplane/buil
 named_on_command_line = $(findstring command line,$(origin KUBECONFIG))
 PLANES ?= $(if $(named_on_command_line),kubeconfig,$(if $(VOLCANO_BIN),real,real embedded))
 e2e: .venv/ready sdk $(if $(filter real,$(PLANES)),controlplane) ## the end-to-end suite on a real kube-apiserver and the embedded one
-	set -e; for plane in $(PLANES); do $(BIN)/python -m pytest e2e embedded_cluster/conformance --control-plane $$plane; done
+	set -e; for plane in $(PLANES); do $(PYTEST) e2e embedded_cluster/conformance --control-plane $$plane; done
 
 lint: .venv/ready ## ruff, mypy and import-linter
 	$(BIN)/ruff check .
@@ -80,6 +81,17 @@ $(HELM):
 monitoring: .venv/ready ## writes Grafana's dashboards and Prometheus' rules anew
 	$(BIN)/python -m deploy.monitoring
 
+# In an environment of its own; nothing is fetched when it is looked at.
+site: $(SITE)/ready ## the documents as a site, with a reference of commands, fields and the trainer
+	$(BIN)/python -m deploy.site build/site-source
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build -q --strict
+	@echo "open build/site/index.html"
+
+$(SITE)/ready: .venv/ready deploy/site-requirements.txt
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(SITE)
+	$(BIN)/uv pip install -q --python $(SITE)/bin/python --require-hashes -r deploy/site-requirements.txt
+	touch $@
+
 # Hours of traces in minutes; SECTIONS names some of them, TRACES the folder of the traces.
 TRACES ?= ../shared/traces
 experiments: .venv/ready movielens ## writes docs/experiments.md anew: half an hour and more
@@ -102,12 +114,13 @@ COMPILE := $(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-e
   --no-header --no-annotate --universal -p 3.11
 requirements: ## pins all dependencies anew
 	$(COMPILE) --extra dev --extra fsspec pyproject.toml trainer/pyproject.toml -o requirements.txt
-	$(COMPILE) --extra operator -c requirements.txt pyproject.toml -o deploy/operator-requirements.txt
+	$(COMPILE) --extra operator --extra dashboard --extra tracing --extra brain -c requirements.txt pyproject.toml -o deploy/operator-requirements.txt
 	$(COMPILE) -c requirements.txt trainer/pyproject.toml -o deploy/trainer-requirements.txt
 	$(COMPILE) --extra dev --extra hf --extra lightning --extra torchdata --extra fsspec \
 	  -c requirements.txt pyproject.toml trainer/pyproject.toml \
 	  -o tests/elastic_trainer/integrations-requirements.txt
 	echo 'setuptools>=77' | $(COMPILE) -c requirements.txt - -o deploy/build-requirements.txt
+	$(COMPILE) --extra site -c requirements.txt pyproject.toml -o deploy/site-requirements.txt
 	$(COMPILE) e2e/sdk/requirements.in -o e2e/sdk/requirements.txt
 	$(COMPILE) --no-deps experiments/movielens/requirements.in \
 	  -o experiments/movielens/requirements.txt

@@ -29,6 +29,8 @@ VERSIONED: Mapping[str, str] = {
     "pyproject.toml": r'(?m)^version = "(.*)"$',
     "trainer/pyproject.toml": r'(?m)^version = "(.*)"$',
     "manifests/base/kustomization.yaml": r"(?m)^ +newTag: (.*)$",
+    "manifests/dashboard/kustomization.yaml": r"(?m)^ +newTag: (.*)$",
+    "manifests/brain/kustomization.yaml": r"(?m)^ +newTag: (.*)$",
     "examples/digits.yaml": r"image: volcano-elastic-trainer:(.*)",
     "deploy/operator.Containerfile": r"volcano-elastic-operator:(\S+) ",
     "deploy/trainer.Containerfile": r"volcano-elastic-trainer:([^\s)]+)",
