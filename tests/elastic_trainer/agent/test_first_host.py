@@ -24,7 +24,7 @@ async def watching() -> AsyncIterator[Succession]:
     identity = replace(alone(port, 30.0), dedicated=False, peers=peers)
     hooks = Hooks(
         connected=lambda: True,
-        ended=lambda: False,
+        ended_by=lambda: None,
         address=lambda: "127.0.0.1",
         dial_anew=lambda to: None,
         dialled=lambda: ("127.0.0.1", port),
