@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from elastic_trainer.coordinator.__main__ import CHECK_VARIABLE
+from elastic_trainer.coordinator.recheck import RECHECK_VARIABLE
 from elastic_trainer.identity import COORDINATOR_VARIABLE, NODE_VARIABLE
 from elastic_trainer.node_check.measurement import FAULT_VARIABLE
 
@@ -37,6 +38,25 @@ while True:
         link.committed(step)
         link.fenced(step, order)
     step += 1
+"""
+FAILING = f"""
+import os, sys, time
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+from tests.elastic_trainer.small_training import train, training
+
+folder = Path(sys.argv[1])
+
+def each_step():
+    time.sleep(0.02)
+    failed = folder / "failed"
+    node = os.environ["VOLCANO_ELASTIC_NODE_NAME"]
+    if node == "gpu-2" and loop.steps > 5 and not failed.exists():
+        failed.touch()
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+loop = training(folder / "commits", epochs=1000)
+train(loop, each_step)
 """
 CHECKED = ("--rdzv-conf", "node_check=1")
 PATIENT = {CHECK_VARIABLE: str(PATIENCE)}
@@ -125,3 +145,21 @@ def test_a_broken_node_is_found_and_the_others_train_without_it(
     assert (excluded["node"], excluded["workers"]) == ("gpu-2", [2])
     assert "multiplied matrices wrongly" in excluded["reason"]
     assert "condemned" in (folder / "agent-2.log").read_text(), "its own log says so"
+
+
+def test_a_node_whose_devices_failed_is_checked_with_the_others_before_it_trains_again(
+    folder: Path, jobs: list[Job]
+) -> None:
+    job = Job(folder, FAILING, nodes="2:3")
+    jobs.append(job)
+    for index in range(3):
+        environment = {**PATIENT, NODE_VARIABLE: f"gpu-{index}", FAULT_VARIABLE: "wrong:gpu-2"}
+        job.start(index, environment={**environment, RECHECK_VARIABLE: str(PATIENCE)})
+    job.stepping(3)
+    told = job.until("it is left out", lambda told: bool(told.get("excluded")))
+    told = job.stepping(2, after_round=told["round"] - 1)
+    assert verdicts(told) == {0: "proven", 1: "proven", 2: "condemned"}
+    [excluded] = told["excluded"]
+    assert excluded["node"] == "gpu-2"
+    assert "multiplied matrices wrongly" in excluded["reason"]
+    assert len(told["failures"]) == 1, "it had no second try"

@@ -19,7 +19,7 @@ from elastic_trainer.node_check.message import (
     decode_order,
     encode_presence,
 )
-from elastic_trainer.protocol.message import Hello, Join
+from elastic_trainer.protocol.message import Failed, Hello, Join, WorkersFailed
 
 from tests.elastic_trainer.coordinator.world import Job
 
@@ -85,7 +85,44 @@ def test_once_a_round_has_been_held_nobody_is_checked() -> None:
     job.pass_time(1.0)
     server.state = job.state
     assert ask(server, agents(2)["a1"]) == Over(reason="the first round has begun")
-    assert server.status()["check"]["over"] == "the first round has begun"
+    assert server.status()["check"]["over"] == "a round has begun"
+
+
+def test_after_a_failure_of_devices_all_members_are_checked_before_the_next_round() -> None:
+    server = CoordinatorServer("a/b", Settings(3, 4, recheck_seconds=60.0))
+    job = Job(min_nodes=3, max_nodes=4, recheck_seconds=60.0)
+    for i in range(4):
+        job.say(f"a{i}", Hello(agent=f"a{i}", pod_index=i, node=f"gpu-{i}"), Join(1))
+    job.pass_time(1.0)
+    server.state = job.state
+    server._apply(Received("a2", Failed(1, 2, code=1, node_fault="GPU hardware")))
+    server._apply(Received("a2", WorkersFailed(1)))
+    present = agents(4)
+    for name in present:
+        server._apply(Received(name, Join(1)))
+    assert server.state.round is None
+    stranger = Presence("a9", "gpu-9", 9, "h", 1)
+    assert isinstance(ask(server, stranger), Over), "nobody else holds it up"
+    hold(server, present, broken="a2")
+    assert server.state.round is not None
+    assert [member.agent for member in server.state.round.members] == ["a0", "a1", "a3"]
+    assert [one["node"] for one in server.status()["excluded"]] == ["gpu-2"]
+    assert ask(server, present["a1"]).verdict == "proven", "who asks late is told the verdict"
+
+
+def test_a_check_goes_on_without_an_agent_that_is_lost() -> None:
+    server = CoordinatorServer("a/b", Settings(min_nodes=2, max_nodes=2))
+    present = agents(2)
+    for one in present.values():
+        ask(server, one)
+    assert isinstance(ask(server, present["a0"]), Trial)
+    server._check.leave("a1")
+    trial = ask(server, present["a0"])
+    assert isinstance(trial, Trial)
+    report = Report(trial.check, trial.round, passed=True)
+    order = ask(server, Presence(**{**vars(present["a0"]), "report": report}))
+    assert isinstance(order, Over), "its group is decided without the other's report"
+    assert server.status()["check"]["nodes"][1]["note"] == "its agent was lost"
 
 
 def test_those_who_wait_for_a_round_count_when_a_check_begins() -> None:

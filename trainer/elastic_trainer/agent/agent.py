@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -27,6 +27,7 @@ from elastic_trainer.agent.fixed_place import FixedPlace
 from elastic_trainer.agent.inspection import Inspector
 from elastic_trainer.agent.load import LoadMeter
 from elastic_trainer.agent.metrics import WorkerMetrics
+from elastic_trainer.agent.recheck import Recheck
 from elastic_trainer.agent.round_exit import RoundExit
 from elastic_trainer.agent.stream import CoordinatorStream
 from elastic_trainer.agent.succession import Hooks, Succession
@@ -44,6 +45,7 @@ from elastic_trainer.metrics.http import Answer, Request, misdirected, serve_htt
 from elastic_trainer.protocol.message import (
     VERSION,
     AgentMessage,
+    CheckNode,
     Completed,
     Dismissed,
     FenceAsk,
@@ -64,6 +66,9 @@ from elastic_trainer.protocol.message import (
 )
 from elastic_trainer.protocol.pace import BEAT_SECONDS
 from elastic_trainer.store.memory_folder import MemoryFolder
+
+if TYPE_CHECKING:
+    from elastic_trainer.node_check.member import Launch
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +107,7 @@ class Agent:
         identity: Identity,
         coordinator: CoordinatorProcess,
         memory: MemoryFolder | None = None,
+        launch: Launch | None = None,
     ) -> None:
         self.identity = identity
         self._memory = memory
@@ -146,6 +152,7 @@ class Agent:
         self._current: Round | None = None
         self._round_exit = RoundExit(self._failures.add)
         self._inspector = Inspector(self._stream.tell)
+        self._recheck = Recheck(identity, launch)
         self._last_round = 0
         self._joining: tuple[Join, Future[Round] | None] | None = None
         """Without a future it is for workers that wait in process."""
@@ -242,6 +249,7 @@ class Agent:
         What is in memory stays for a restarted container, unless training is complete or left.
         """
         self._load.close()
+        self._recheck.close()
         self._workers.persister.close(PERSIST_SECONDS)
         if self._memory is not None:
             if complete or self._leaving or self._dismissed:
@@ -466,6 +474,8 @@ class Agent:
         elif isinstance(message, Inspect):
             if message.round == local.round:
                 self._inspector.begin(local)
+        elif isinstance(message, CheckNode):
+            self._recheck.begin(*self._stream.dialled)
         elif isinstance(message, Standby):
             self._prewarm()
         elif isinstance(message, Completed):
@@ -491,6 +501,7 @@ class Agent:
 
     def _begin(self, begun: Round) -> None:
         self._last_round = max(self._last_round, begun.round)
+        self._recheck.end()
         self._workers.learn(begun.commits, begun.last_run)
         if self._joining is None:
             self._stream.tell(WorkersFailed(begun.round))  # nobody here to start workers

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from elastic_trainer.coordinator.__main__ import deadlines
+from elastic_trainer.coordinator.__main__ import deadlines, limits
 from elastic_trainer.coordinator.model import Settings
 from elastic_trainer.coordinator.server import CoordinatorServer, Succeeds
 from elastic_trainer.identity import Identity
@@ -58,7 +58,9 @@ class HostedCoordinator:
             len(count.granted),
         )
         succeeds = Succeeds(count.electorate, frozenset(count.gone), frozenset(count.granted))
-        self._server = CoordinatorServer(identity.job, settings, identity.token, succeeds=succeeds)
+        self._server = CoordinatorServer(
+            identity.job, settings, identity.token, limits(os.environ), succeeds
+        )
         self._ended = ended
         self._stopped = asyncio.Event()
         self._task = asyncio.ensure_future(self._run(*place))

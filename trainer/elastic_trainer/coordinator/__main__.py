@@ -13,6 +13,7 @@ from typing import Any
 
 from elastic_trainer.coordinator.hang_check import least_seconds
 from elastic_trainer.coordinator.model import Settings
+from elastic_trainer.coordinator.recheck import recheck_seconds
 from elastic_trainer.coordinator.straggler_check import rebalances, window_seconds
 from elastic_trainer.node_check.session import Limits
 from elastic_trainer.parent_death import die_with
@@ -122,10 +123,11 @@ def deadlines(environment: Mapping[str, str], place: float | None = None) -> dic
         "hang_seconds": least_seconds(environment),
         "straggler_seconds": window_seconds(environment),
         "rebalance": rebalances(environment),
+        "recheck_seconds": recheck_seconds(environment),
     }
 
 
-def _limits(environment: Mapping[str, str]) -> Limits:
+def limits(environment: Mapping[str, str]) -> Limits:
     """Return a node check's limits. Raises ValueError for what is no time."""
     least = _seconds(environment, CHECK_VARIABLE, Limits.least)
     return Limits(
@@ -159,11 +161,11 @@ def main(arguments: list[str] | None = None) -> int:
             host=options.agent,
             **deadlines(os.environ, options.place_timeout),
         )
-        limits = _limits(os.environ)
+        check_limits = limits(os.environ)
     except ValueError as error:
         print(f"coordinator: {error}", file=sys.stderr)
         return 2
-    return asyncio.run(serve(options, settings, limits))
+    return asyncio.run(serve(options, settings, check_limits))
 
 
 if __name__ == "__main__":

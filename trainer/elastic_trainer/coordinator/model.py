@@ -91,6 +91,9 @@ class Settings:
     """The shortest time over which ranks are compared; infinite: they never are."""
     rebalance: bool = False
     """Slow ranks take fewer samples."""
+    recheck_seconds: float = 0.0
+    """The longest that a check of the nodes holds up the round after a failure of devices; 0: there
+    is none."""
     term: int = 0
     """That this coordinator acts in; see succession/electorate.py."""
     host: str = ""
@@ -166,6 +169,15 @@ class Divergence:
 
 
 @dataclass(frozen=True)
+class Recheck:
+    """A node check between two rounds."""
+
+    agents: frozenset[str]
+    """Those that were asked to take part."""
+    deadline: float
+
+
+@dataclass(frozen=True)
 class State:
     settings: Settings
     started: float
@@ -224,6 +236,11 @@ class State:
     """The account of GPU time."""
     checking: bool = False
     """A node check is under way."""
+    suspects: frozenset[str] = frozenset()
+    """Nodes whose devices have failed since the last check; they are checked before their next
+    round."""
+    recheck: Recheck | None = None
+    """The check that the next round waits for."""
     hangs_total: int = 0
     """Rounds that were ended for one."""
     failures: tuple[Failed, ...] = ()

@@ -155,8 +155,10 @@ class CoordinatorServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._token = token
         self._whole = WholeValues(self._own_values)
-        self._check = Session(uuid.uuid4().hex[:16], check_limits or Limits())
-        """Before the first round, of those agents that ask for it."""
+        self._check_limits = check_limits or Limits()
+        self._check = self._new_check()
+        """The newest: before the first round of those agents that ask for it; later of all that
+        would be in a round, see recheck.py."""
         self._sessions: dict[str, AgentSession] = {}
         self._ended = set(succeeds.returning) if succeeds is not None else set()
         """Agents whose refusal proves that they have ended: their streams ended by their doing, or
@@ -174,10 +176,15 @@ class CoordinatorServer:
         """No agent has a stream open."""
         self._deserted.set()
 
+    def _new_check(self) -> Session:
+        return Session(uuid.uuid4().hex[:16], self._check_limits)
+
     def _apply(self, event: Event) -> None:
         before = self.state.phase, self.state.last_round
-        known = self.state.failures_total
+        known, recheck = self.state.failures_total, self.state.recheck
         self.state, effects = step(self.state, event, time.monotonic())
+        if self.state.recheck is not None and self.state.recheck is not recheck:
+            self._check = self._new_check()
         if self.state.failures_total > known:
             self._failures_delivered.clear()
         # A round goes to all its members, and names them all: it is encoded once.
@@ -261,8 +268,10 @@ class CoordinatorServer:
         order: Order
         now = time.monotonic()
         was_over = bool(self._check.over)
-        if self.state.phase is not Phase.FORMING or self.state.last_round:
-            self._check.end("the first round has begun", now)
+        begun = self.state.phase is not Phase.FORMING or self.state.last_round > 0
+        if begun and self.state.recheck is None:
+            self._check.end("a round has begun", now)
+        if begun and not self._takes_part(presence.agent):
             order = Over(reason="the first round has begun")
         else:
             order = self._check.poll(presence, now, self._may_check)
@@ -275,8 +284,15 @@ class CoordinatorServer:
             self._apply(Condemned(self._check.condemned()))
         return json_answer("200 OK", encode_order(order))
 
+    def _takes_part(self, agent: str) -> bool:
+        recheck = self.state.recheck
+        return self._check.knows(agent) or (recheck is not None and agent in recheck.agents)
+
     def _may_check(self, present: int, quiet: bool) -> bool:
-        """Return whether a check begins: with the agents that also would make the first round."""
+        """Return whether a check begins: with the agents that also would make the round."""
+        if (recheck := self.state.recheck) is not None:
+            there = sum(name in self.state.agents for name in recheck.agents)
+            return present > 1 and (quiet or present >= there)
         settings = self.state.settings
         joined = sum(agent.joined_at is not None for agent in self.state.agents.values())
         size = settings.size(present + joined)
@@ -333,6 +349,7 @@ class CoordinatorServer:
             if not session.closed:
                 self._ended.add(session.agent)
             self._apply(Lost(session.agent))
+            self._check.leave(session.agent)
             self._probe({session.agent})
 
     async def _cut(

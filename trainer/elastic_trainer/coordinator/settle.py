@@ -14,6 +14,7 @@ from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.hang_check import end_if_hung
 from elastic_trainer.coordinator.model import LONG_STEP, Fence, Phase, RoundRecord, State
 from elastic_trainer.coordinator.persistent_map import PersistentMap
+from elastic_trainer.coordinator.recheck import awaits_check
 from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.coordinator.straggler_check import change_of_shares, shares_of
 from elastic_trainer.protocol.message import (
@@ -86,6 +87,8 @@ def _settle_forming(draft: Draft) -> None:
     if not _enough_agree(draft):
         return
     chosen = choose()[:size]
+    if awaits_check(draft, chosen):
+        return
     if _enough_know(draft, chosen):
         _form(draft, chosen)
 

@@ -25,6 +25,7 @@ from elastic_trainer.coordinator.model import (
     RoundRecord,
     State,
 )
+from elastic_trainer.coordinator.recheck import checked, suspect
 from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.coordinator.settle import settle
 from elastic_trainer.coordinator.straggler_check import look_for_stragglers, told
@@ -98,6 +99,7 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
         for node, reason in event.nodes.items():
             if draft.enough_without(node):  # rather with a broken node than not at all
                 draft.exclude(node, reason)
+        draft.state = checked(draft.state)
     elif isinstance(event, Checking):
         draft.state = replace(state, checking=event.under_way)
     elif isinstance(event, Gone):
@@ -455,7 +457,7 @@ def _failed(draft: Draft, agent: Agent, message: Failed) -> None:
     if failures == state.failures:
         return
     total = state.failures_total + 1
-    draft.state = replace(state, failures=failures, failures_total=total)
+    draft.state = replace(suspect(state, failed), failures=failures, failures_total=total)
     if state.phase in (Phase.FINISHED, Phase.FAILED):
         return
     rounds = [record for record in state.rounds if record.round > state.attempt_since]

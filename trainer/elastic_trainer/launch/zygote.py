@@ -21,6 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -101,6 +102,7 @@ class Zygote:
         self._control = control
         self._ready = False
         self._dead = False
+        self._launching = threading.Lock()
 
     @classmethod
     def start(cls, preload: Sequence[str]) -> Zygote:
@@ -135,9 +137,16 @@ class Zygote:
         self, arguments: Sequence[str], environment: dict[str, str], outputs: Sequence[int]
     ) -> ZygoteProcess:
         """Starts `python ARGUMENTS`; `outputs` are the file descriptors of stdout and stderr.
+        Any thread may.
 
         Raises ZygoteError if the zygote is gone or isn't ready.
         """
+        with self._launching:
+            return self._launch(arguments, environment, outputs)
+
+    def _launch(
+        self, arguments: Sequence[str], environment: dict[str, str], outputs: Sequence[int]
+    ) -> ZygoteProcess:
         if not self.wait_ready(0.0):
             raise ZygoteError("the zygote is not ready")
         ours, theirs = socket.socketpair()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from datetime import timedelta
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from elastic_trainer.identity import NODE_VARIABLE
+from elastic_trainer.node_check.message import UNABLE
 from elastic_trainer.parent_death import die_with
 from elastic_trainer.ranks.reverse_lookup import stop_reverse_lookups
 
@@ -37,6 +39,10 @@ GATHERS = 10
 WARM_UPS = 2
 SLOW_SECONDS = 1.0
 """Time that the drill `slow` adds."""
+
+
+_NO_ROOM = re.compile(r"out of memory|busy or unavailable", re.IGNORECASE)
+"""Words of CUDA where training's own processes hold a device, or hold it for themselves alone."""
 
 
 class TrialError(RuntimeError):
@@ -171,7 +177,7 @@ def main() -> int:
         found = run(options)
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        code = 1
+        code = UNABLE if _NO_ROOM.search(str(error)) else 1
     else:
         print(json.dumps(found))
         code = 0

@@ -20,6 +20,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from elastic_trainer.identity import Identity
 from elastic_trainer.node_check.message import (
     PATH,
+    UNABLE,
     Order,
     Over,
     Presence,
@@ -252,7 +253,7 @@ class _RunningTrial:
             found = _last_line(out) if code == 0 else None
             if found is None:
                 note = _tail(err) or f"its process ended with code {code}"
-                return Report(order.check, order.round, note=note)
+                return Report(order.check, order.round, unable=code == UNABLE, note=note)
             seconds.append(float(found["seconds"]))
         if len(seconds) < len(self._parts):
             return None

@@ -15,6 +15,9 @@ from typing import Any, TypeVar
 from elastic_trainer.node_check.verdict import Verdict
 
 PATH = "/check"
+UNABLE = 75
+"""Exit code of a trial's process that found no room on its device: that proves nothing. BSD's
+EX_TEMPFAIL."""
 NOTE_BYTES = 140
 """Most bytes that tell what went wrong; the coordinator reads requests up to 1,024 bytes."""
 

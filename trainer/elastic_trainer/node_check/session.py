@@ -107,6 +107,15 @@ class Session:
     def present(self) -> int:
         return len(self._members)
 
+    def knows(self, agent: str) -> bool:
+        """Return whether an agent has ever taken part."""
+        return agent in self._known
+
+    def leave(self, agent: str) -> None:
+        """An agent is gone: nobody waits for its report."""
+        if self._members.pop(agent, None) is not None and not self.over:
+            self._notes[agent] = "its agent was lost"
+
     def poll(self, presence: Presence, now: float, start: Callable[[int, bool], bool]) -> Order:
         """Return what an agent is to do.
 

@@ -389,7 +389,7 @@ class WorkerReport(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., collectives: _Optional[int] = ..., answers: _Optional[bool] = ..., committing: _Optional[bool] = ..., cpus: _Optional[float] = ..., stack: _Optional[str] = ..., flight: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("heartbeat", "round", "fence_ask", "fence_stop", "fence_cancel", "round_over", "dismissed", "standby", "completed", "electorate", "inspect", "ask_whole")
+    __slots__ = ("heartbeat", "round", "fence_ask", "fence_stop", "fence_cancel", "round_over", "dismissed", "standby", "completed", "electorate", "inspect", "ask_whole", "check_node")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     FENCE_ASK_FIELD_NUMBER: _ClassVar[int]
@@ -402,6 +402,7 @@ class CoordinatorMessage(_message.Message):
     ELECTORATE_FIELD_NUMBER: _ClassVar[int]
     INSPECT_FIELD_NUMBER: _ClassVar[int]
     ASK_WHOLE_FIELD_NUMBER: _ClassVar[int]
+    CHECK_NODE_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     round: Round
     fence_ask: FenceAsk
@@ -414,7 +415,8 @@ class CoordinatorMessage(_message.Message):
     electorate: Electorate
     inspect: Inspect
     ask_whole: AskWhole
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., fence_ask: _Optional[_Union[FenceAsk, _Mapping]] = ..., fence_stop: _Optional[_Union[FenceStop, _Mapping]] = ..., fence_cancel: _Optional[_Union[FenceCancel, _Mapping]] = ..., round_over: _Optional[_Union[RoundOver, _Mapping]] = ..., dismissed: _Optional[_Union[Dismissed, _Mapping]] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ..., completed: _Optional[_Union[Completed, _Mapping]] = ..., electorate: _Optional[_Union[Electorate, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., ask_whole: _Optional[_Union[AskWhole, _Mapping]] = ...) -> None: ...
+    check_node: CheckNode
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., fence_ask: _Optional[_Union[FenceAsk, _Mapping]] = ..., fence_stop: _Optional[_Union[FenceStop, _Mapping]] = ..., fence_cancel: _Optional[_Union[FenceCancel, _Mapping]] = ..., round_over: _Optional[_Union[RoundOver, _Mapping]] = ..., dismissed: _Optional[_Union[Dismissed, _Mapping]] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ..., completed: _Optional[_Union[Completed, _Mapping]] = ..., electorate: _Optional[_Union[Electorate, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., ask_whole: _Optional[_Union[AskWhole, _Mapping]] = ..., check_node: _Optional[_Union[CheckNode, _Mapping]] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("agent", "pod_index", "address", "port")
@@ -523,6 +525,10 @@ class Completed(_message.Message):
     def __init__(self) -> None: ...
 
 class AskWhole(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CheckNode(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

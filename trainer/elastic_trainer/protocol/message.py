@@ -400,6 +400,11 @@ class Standby:
 
 
 @dataclass(frozen=True)
+class CheckNode:
+    pass
+
+
+@dataclass(frozen=True)
 class Completed:
     pass
 
@@ -450,6 +455,7 @@ CoordinatorMessage = (
     | Electorate
     | Inspect
     | AskWhole
+    | CheckNode
 )
 
 _PARTS = ("round", "electorate", "host")

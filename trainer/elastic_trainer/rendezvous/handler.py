@@ -109,7 +109,7 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     # A new name moves the C library's table while threads of gRPC read it, and the process is
     # gone: from the agent's start on, names that are there get other values only.
     os.environ |= {SOCKET_VARIABLE: "", ROUND_VARIABLE: "0"}
-    agent = Agent(identity, coordinator, memory)
+    agent = Agent(identity, coordinator, memory, None if zygote is None else zygote.launch)
     watched = start_workers_from(zygote, agent.worker_failed, agent.patience, agent.may_end)
     if not watched and zygote is not None:
         zygote.close()
