@@ -203,7 +203,10 @@ def children(pid: int) -> dict[str, int]:
     """The process's children by name, and theirs."""
     found: dict[str, int] = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
+        told = ""
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            told = (task / "children").read_text()
+        for child in told.split():
             with contextlib.suppress(OSError):
                 name = Path(f"/proc/{child}/comm").read_text().strip()
                 arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")

@@ -16,6 +16,7 @@ from volcano_elastic.api.scale_plan import ScalePlan
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob import at_start
+from volcano_elastic.pytorchjob.failure_rule import FailureRule
 from volcano_elastic.pytorchjob.observed import NodeFailure, Observed, Resize
 from volcano_elastic.pytorchjob.out_of_memory import shortages
 from volcano_elastic.pytorchjob.pod import PodTemplate, Resources
@@ -130,6 +131,7 @@ class World:
         self.to_leave: dict[str, str] = {}
         self.exclude_for = timedelta(minutes=30)
         self.rebalances = False
+        self.failure_rules: tuple[FailureRule, ...] = ()
         self.needs_first = True
         self._uids = 0
 
@@ -160,6 +162,7 @@ class World:
             to_leave=self.to_leave,
             exclude_for=self.exclude_for,
             rebalances=self.rebalances,
+            failure_rules=self.failure_rules,
             needs_first=self.needs_first,
         )
 

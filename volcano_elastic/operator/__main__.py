@@ -39,6 +39,7 @@ from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.state_metrics import StateMetrics
 from volcano_elastic.operator.survivors import Survivors
 from volcano_elastic.operator.tracing import Tracing
+from volcano_elastic.pytorchjob import failure_rule
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ async def run(
             options.pytorch_init_container_max_tries,
             options.trainer_image,
             options.trainer_folder,
+            tuple(options.failure_rule),
         )
         own = () if options.no_default_node_signals else node_signal.DEFAULTS
         builder = SnapshotBuilder(cluster.serves, (*own, *options.node_signal), adapters)
@@ -296,6 +298,18 @@ def parser() -> argparse.ArgumentParser:
         help="only those given by --node-signal count",
     )
     parser.add_argument(
+        "--failure-rule",
+        metavar="KIND:VALUE=CLASS[:WORDS]",
+        type=_failure_rule,
+        action="append",
+        default=[],
+        help="whose failure an end of a pod or worker is, before what is known already: KIND text "
+        "(a regular expression of an error's text), exit-code, signal or reason (of a status); "
+        "CLASS hardware (go to another node), software or interruption; such as "
+        "'text:mlx5.*fatal=hardware:InfiniBand' or exit-code:77=hardware; may be given several "
+        "times",
+    )
+    parser.add_argument(
         "--other-jobs",
         metavar="KIND",
         choices=sorted(adapter.kind for adapter in ADAPTERS),
@@ -380,6 +394,13 @@ def parser() -> argparse.ArgumentParser:
 def _signal(text: str) -> node_signal.NodeSignal:
     try:
         return node_signal.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _failure_rule(text: str) -> failure_rule.FailureRule:
+    try:
+        return failure_rule.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -211,6 +211,7 @@ class Controller:
             failed_nodes=self._failed_nodes.of(parsed),
             exclude_for=policy.nodes.exclude_for,
             rebalances=policy.nodes.stragglers is Stragglers.REBALANCE,
+            failure_rules=self._settings.failure_rules,
             needs_first=self._survivors.needed(parsed),
             to_leave=self._to_leave() if policy.nodes.leave is LeaveNodes.ON_SIGNAL else {},
         )

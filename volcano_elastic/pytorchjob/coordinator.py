@@ -18,6 +18,7 @@ from volcano_elastic.pytorchjob.action import (
     DeletePod,
     EmitEvent,
 )
+from volcano_elastic.pytorchjob.environment import TrainerSettings
 from volcano_elastic.pytorchjob.label import (
     coordinator_labels,
     coordinator_name,
@@ -94,13 +95,13 @@ def difference(
         return actions
     name = coordinator_name(job)
     if pod is None:
-        actions.append(CreatePod(_pod(job, observed.rebalances)))
+        actions.append(CreatePod(_pod(job, observed.trainer)))
     elif pod["metadata"].get("uid") in observed.lost:
         actions.append(DeletePod(name, pod["metadata"]["uid"], timedelta(0)))
         why = observed.lost[pod["metadata"]["uid"]]
         message = f"Pod {name}: {why}; workers train on while another takes its place"
         actions += [
-            CreatePod(_pod(job, observed.rebalances)),
+            CreatePod(_pod(job, observed.trainer)),
             EmitEvent("CoordinatorLost", message, True),
         ]
     elif (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
@@ -124,7 +125,7 @@ def _pod_of(job: PyTorchJob, observed: Observed) -> Mapping[str, Any] | None:
     return next((pod for pod in observed.pods if pod["metadata"]["name"] == name), None)
 
 
-def _pod(job: PyTorchJob, rebalances: bool) -> Object:
+def _pod(job: PyTorchJob, trainer: TrainerSettings) -> Object:
     """Return the coordinator's pod, of the elastic role's image. It is outside the gang, which
     counts replicas, hence placed by the cluster's own scheduler where those are Volcano's."""
     policy, worker = job.elastic, job.sized
@@ -146,7 +147,7 @@ def _pod(job: PyTorchJob, rebalances: bool) -> Object:
         "env": [
             *environment.pod_identity(),
             environment.token(job),
-            *environment.stragglers(rebalances),
+            *trainer.variables(),
         ],
         "ports": [{"name": "coordinator", "containerPort": port}],
         "resources": {"requests": dict(_REQUESTS)},

@@ -361,9 +361,7 @@ def _pods(
     protected_now = sum(r.protected or r.name in change.promote for r in plan.keep)
     running = {r.index: r.node for r in plan.keep if r.role.elastic and r.running}
     templates = {
-        role: PodTemplate(
-            job, role, settings, avoid, rebalances=observed.rebalances, running=running
-        )
+        role: PodTemplate(job, role, settings, avoid, trainer=observed.trainer, running=running)
         for role in {n.role for n in plan.create}
     }
     made = []

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from volcano_elastic.api.pytorchjob import BACKEND, TORCHRUN, PyTorchJob, ReplicaSpec
 from volcano_elastic.api.role import Role
-from volcano_elastic.pytorchjob import injection, rendezvous
+from volcano_elastic.pytorchjob import failure_rule, injection, rendezvous
+from volcano_elastic.pytorchjob.failure_rule import FailureRule
 from volcano_elastic.pytorchjob.label import replica_name, token_secret_name
 
 # Our backend's rounds go on through any number of membership changes.
@@ -29,19 +32,50 @@ TOKEN_KEY = "token"
 """In the Secret's data."""
 
 _STRAGGLERS = "VOLCANO_ELASTIC_STRAGGLERS"
+_EXCLUDE = "VOLCANO_ELASTIC_EXCLUDE_SECONDS"
+_EXCLUDE_FOR = timedelta(seconds=1800)
+"""The trainer's default."""
 _SERVERS = "VOLCANO_ELASTIC_PARAMETER_SERVERS"
 _INDEX = "VOLCANO_ELASTIC_POD_INDEX"
 
 Variable = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class TrainerSettings:
+    """What a queue's policy and the operator's settings tell the trainer. Whatever is as by default
+    is left to the job's own environment."""
+
+    rebalances: bool = False
+    """Slow ranks take fewer samples."""
+    exclude_for: timedelta = _EXCLUDE_FOR
+    """How long nodes whose hardware failed are left out of rounds."""
+    failure_rules: tuple[FailureRule, ...] = ()
+
+    def variables(self) -> list[Variable]:
+        found: dict[str, str] = {}
+        if self.rebalances:
+            found[_STRAGGLERS] = "Rebalance"
+        if self.exclude_for != _EXCLUDE_FOR:
+            found[_EXCLUDE] = f"{self.exclude_for.total_seconds():.0f}"
+        if self.failure_rules:
+            found[failure_rule.VARIABLE] = "\n".join(map(str, self.failure_rules))
+        return _variables(found)
+
+
+DEFAULTS = TrainerSettings()
+
+
 def shared(
-    job: PyTorchJob, *, rebalances: bool = False, running: Mapping[int, str] | None = None
+    job: PyTorchJob,
+    *,
+    trainer: TrainerSettings = DEFAULTS,
+    running: Mapping[int, str] | None = None,
 ) -> list[Variable]:
     """Return the variables that pods of the job which are made at one time have alike.
 
     Args:
-        rebalances: as in `stragglers`.
+        trainer: what a trainer of ours is told.
         running: as in `rendezvous.peers`.
     """
     values = {rendezvous.FIRST: "1", "PET_NPROC_PER_NODE": job.nproc_per_node}
@@ -60,7 +94,7 @@ def shared(
     if job.elastic.rdzv_backend == BACKEND:
         # Counting GPUs, torchrun must not initialise CUDA: its workers are forked.
         values["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        ours += stragglers(rebalances)
+        ours += trainer.variables()
     values["VOLCANO_ELASTIC_JOB"] = job.key
     commits = (job.status.get("elastic") or {}).get("commits") or {}
     if commits:  # else a folder that isn't mounted, and all nodes lost: a job that begins anew
@@ -91,16 +125,6 @@ def _servers(job: PyTorchJob, servers: ReplicaSpec) -> str:
     """Return where the job's parameter servers are, in the order of their indexes."""
     names = (replica_name(job.name, servers.role, index) for index in range(servers.replicas))
     return ",".join(f"{name}:{servers.port}" for name in names)
-
-
-def stragglers(rebalances: bool) -> list[Variable]:
-    """Return the variable by which a coordinator has slow ranks take fewer samples; none leaves it
-    to the job's own environment.
-
-    Args:
-        rebalances: the queue's policy says so.
-    """
-    return _variables({_STRAGGLERS: "Rebalance"} if rebalances else {})
 
 
 def has_token(job: PyTorchJob) -> bool:

@@ -12,11 +12,11 @@ at first hand; a test holds the two equal.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from volcano_elastic.api import moment
 from volcano_elastic.api import pod as api_pod
@@ -134,7 +134,19 @@ def of_text(text: str) -> tuple[FailureClass, str] | None:
     return None
 
 
-def of_pod(pod: Mapping[str, Any], container: str) -> Failure | None:
+class Rule(Protocol):
+    """A row beside those here, which goes before them."""
+
+    @property
+    def failure_class(self) -> FailureClass: ...
+
+    @property
+    def what(self) -> str: ...
+
+    def applies(self, *, text: str, code: int, reason: str) -> bool: ...
+
+
+def of_pod(pod: Mapping[str, Any], container: str, rules: Sequence[Rule] = ()) -> Failure | None:
     """Return how a pod that has failed did; None if it has not."""
     status = pod.get("status") or {}
     if status.get("phase") != "Failed":
@@ -142,23 +154,33 @@ def of_pod(pod: Mapping[str, Any], container: str) -> Failure | None:
     at = api_pod.finished_at(pod)
     if (evicted := api_pod.evicted_at(pod)) is not None:
         return Failure(FailureClass.INTERRUPTION, "evicted", evicted)
-    known = REASONS.get(status.get("reason") or "")
+    reason = status.get("reason") or ""
+    for rule in rules:
+        if rule.applies(text=status.get("message") or "", code=0, reason=reason):
+            return Failure(rule.failure_class, rule.what, at)
+    known = REASONS.get(reason)
     if known is not None:
         return Failure(*known, at)
-    found = _of_container(_container(pod, container).get("state") or {})
+    found = _of_container(_container(pod, container).get("state") or {}, rules)
     return found or Failure(FailureClass.SOFTWARE, "", at)
 
 
-def of_restart(pod: Mapping[str, Any], container: str) -> Failure | None:
+def of_restart(
+    pod: Mapping[str, Any], container: str, rules: Sequence[Rule] = ()
+) -> Failure | None:
     """Return why a running pod's container was started again; None if it was not."""
-    return _of_container(_container(pod, container).get("lastState") or {})
+    return _of_container(_container(pod, container).get("lastState") or {}, rules)
 
 
-def _of_container(state: Mapping[str, Any]) -> Failure | None:
+def _of_container(state: Mapping[str, Any], rules: Sequence[Rule]) -> Failure | None:
     ended = state.get("terminated") or {}
     if not ended or ended.get("exitCode") == 0:
         return None
     at = moment.parse_optional(ended.get("finishedAt"))
+    text, reason = ended.get("message") or "", ended.get("reason") or ""
+    for rule in rules:
+        if rule.applies(text=text, code=ended.get("exitCode") or 0, reason=reason):
+            return Failure(rule.failure_class, rule.what, at)
     for found in _words(ended):
         if found is not None:
             return Failure(*found, at)

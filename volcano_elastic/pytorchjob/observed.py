@@ -16,7 +16,9 @@ from volcano_elastic.api.role import Role, labelled
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob import failure_class, out_of_memory
 from volcano_elastic.pytorchjob.at_start import AtStart
+from volcano_elastic.pytorchjob.environment import TrainerSettings
 from volcano_elastic.pytorchjob.failure_class import Failure, FailureClass
+from volcano_elastic.pytorchjob.failure_rule import FailureRule
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.pytorchjob.out_of_memory import Shortage
 from volcano_elastic.pytorchjob.pod import AVOIDS, FAILURES, RESTARTS, Resources
@@ -74,12 +76,19 @@ class Observed:
     """The queue policy's nodes.excludeSeconds."""
     rebalances: bool = False
     """The queue policy's nodes.stragglers is Rebalance."""
+    failure_rules: tuple[FailureRule, ...] = ()
+    """Rows beside those of `failure_class`, which go before them."""
     at_start: AtStart = field(default_factory=AtStart)
     """Resources that pods made from now on ask for instead of those of their templates."""
     needs_first: bool = True
     """The elastic role's other pods can't go on without its pod 0."""
     to_leave: Mapping[str, str] = field(default_factory=dict)
     """Nodes that elastic jobs leave, with the reason."""
+
+    @property
+    def trainer(self) -> TrainerSettings:
+        """Return what the job's pods are told."""
+        return TrainerSettings(self.rebalances, self.exclude_for, self.failure_rules)
 
 
 class State(StrEnum):
@@ -210,8 +219,9 @@ def _replica(
         and more is not None
         and out_of_memory.request(pod) < more
     )
-    restart = failure_class.of_restart(pod, CONTAINER)
-    failure = failure_class.of_pod(pod, CONTAINER) or restart
+    rules = observed.failure_rules
+    restart = failure_class.of_restart(pod, CONTAINER, rules)
+    failure = failure_class.of_pod(pod, CONTAINER, rules) or restart
     interrupted = failure is not None and failure.kind is FailureClass.INTERRUPTION
     restarts = api_pod.restarts(pod) + (state is State.RETRY and not interrupted)
     if (comes_back or state is State.OUT_OF_MEMORY) and out_of_memory.restarted_in_place(pod):

@@ -22,6 +22,7 @@ from volcano_elastic.api.pytorchjob import (
 from volcano_elastic.api.role import Role
 from volcano_elastic.podgroup.pod_annotation import pod_annotations
 from volcano_elastic.pytorchjob import environment, label, out_of_memory
+from volcano_elastic.pytorchjob.environment import TrainerSettings
 from volcano_elastic.pytorchjob.init_container import init_container
 from volcano_elastic.pytorchjob.injection import inject
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
@@ -55,7 +56,7 @@ class PodTemplate:
         settings: Settings,
         avoid: Sequence[str] = (),
         *,
-        rebalances: bool = False,
+        trainer: TrainerSettings = environment.DEFAULTS,
         running: Mapping[int, str] | None = None,
     ) -> None:
         self._job, self._role, self._avoid = job, role, avoid
@@ -64,7 +65,7 @@ class PodTemplate:
         self._annotations = dict(meta.get("annotations") or {})
         self._labels = dict(meta.get("labels") or {})
         self._owners = [label.owner_reference(job)]
-        self._environment = environment.shared(job, rebalances=rebalances, running=running)
+        self._environment = environment.shared(job, trainer=trainer, running=running)
         spec: Object = dict(replica.pod_spec)
         # ExitCode is ours to judge, so the kubelet must not restart anything.
         policy = replica.restart_policy

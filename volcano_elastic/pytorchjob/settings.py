@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from volcano_elastic.pytorchjob.failure_rule import FailureRule
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -18,6 +20,8 @@ class Settings:
     """From which jobs get the trainer whose annotation asks for it and names no image."""
     trainer_folder: str = "/opt/volcano-elastic-trainer"
     """The folder that is copied of that image, and of those that jobs name."""
+    failure_rules: tuple[FailureRule, ...] = ()
+    """Rows beside the operator's own table of failures."""
 
 
 DEFAULTS = Settings()

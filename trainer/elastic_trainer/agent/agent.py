@@ -36,6 +36,7 @@ from elastic_trainer.coordinator.__main__ import (
     END_DELIVERY_SECONDS,
     FAILURES_DELIVERY_SECONDS,
 )
+from elastic_trainer.failures import failure_rule
 from elastic_trainer.failures.failure import Exit, write_termination_message
 from elastic_trainer.failures.node_failures import NodeFailures
 from elastic_trainer.identity import Identity
@@ -123,7 +124,7 @@ class Agent:
             lambda: self._place.where(),
         )
         self._place = self._coordinators_place()
-        self._failures = NodeFailures(self._stream.tell)
+        self._failures = NodeFailures(self._stream.tell, failure_rule.read(os.environ))
         self._workers = WorkerServer(
             memory=memory.path if memory is not None else None,
             tell=self._stream.tell,

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from elastic_trainer.coordinator.exclusion import exclude_seconds
 from elastic_trainer.coordinator.hang_check import least_seconds
 from elastic_trainer.coordinator.model import Settings
 from elastic_trainer.coordinator.recheck import recheck_seconds
@@ -123,6 +124,7 @@ def deadlines(environment: Mapping[str, str], place: float | None = None) -> dic
         "hang_seconds": least_seconds(environment),
         "straggler_seconds": window_seconds(environment),
         "rebalance": rebalances(environment),
+        "exclude_seconds": exclude_seconds(environment),
         "recheck_seconds": recheck_seconds(environment),
     }
 

@@ -117,7 +117,9 @@ class Draft:
 
     def exclude(self, node: str, reason: str) -> None:
         """No further round has agents of `node`, nor has this one."""
-        self.state = replace(self.state, excluded={**self.state.excluded, node: reason})
+        excluded = {**self.state.excluded, node: reason}
+        since = {**self.state.excluded_at, node: self.now}
+        self.state = replace(self.state, excluded=excluded, excluded_at=since)
         concerned = self.state.agents.on(node)
         if any(agent.attached for agent in concerned):
             self.end_round(f"node {node} was excluded")
@@ -133,6 +135,8 @@ class Draft:
             failure_reason="",
             rejected_agents=frozenset(),
             excluded={},
+            excluded_at={},
+            short_since=None,
             attempt_since=state.last_round,
             enough_since=None,
             reason="a new attempt",

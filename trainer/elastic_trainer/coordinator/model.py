@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -91,6 +92,8 @@ class Settings:
     """The shortest time over which ranks are compared; infinite: they never are."""
     rebalance: bool = False
     """Slow ranks take fewer samples."""
+    exclude_seconds: float = math.inf
+    """How long a node is left out of rounds."""
     recheck_seconds: float = 0.0
     """The longest that a check of the nodes holds up the round after a failure of devices; 0: there
     is none."""
@@ -249,7 +252,11 @@ class State:
     failure_reason: str = ""
     """Why training has failed for good; see failure_policy.py."""
     excluded: Mapping[str, str] = field(default_factory=dict)
-    """Nodes whose agents are in no further round of this attempt, and why."""
+    """Nodes whose agents are in no round for now, and why; see exclusion.py."""
+    excluded_at: Mapping[str, float] = field(default_factory=dict)
+    """Since when each is."""
+    short_since: float | None = None
+    """Since when too few others have been there."""
     rejected_agents: frozenset[str] = frozenset()
     """Agents that are to end by the verdict. Another that joins begins a new attempt."""
     attempt_since: int = 0

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from elastic_trainer.coordinator.agents import Agent, Trait
 from elastic_trainer.coordinator.divergence_check import diverged_ranks
 from elastic_trainer.coordinator.draft import Draft
+from elastic_trainer.coordinator.exclusion import lift
 from elastic_trainer.coordinator.hang_check import end_if_hung
 from elastic_trainer.coordinator.model import LONG_STEP, Fence, Phase, RoundRecord, State
 from elastic_trainer.coordinator.persistent_map import PersistentMap
@@ -44,6 +45,7 @@ KEPT_ROUNDS = 200
 
 def settle(draft: Draft) -> None:
     """Brings the state to where nothing is left to do before the next event."""
+    lift(draft)
     phase = draft.state.phase
     if phase is Phase.ADOPTING:
         _settle_adopting(draft)

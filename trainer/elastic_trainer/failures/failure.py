@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastic_trainer.failures.failure_rule import FailureRule
 from elastic_trainer.failures.node_fault import ended_by_a_peer, node_fault
 from elastic_trainer.failures.record import OUT_OF_MEMORY, signal_name
 from elastic_trainer.link import error_file
@@ -38,12 +40,20 @@ class Exit:
     """Why it was killed, where its starter did."""
 
 
-def describe(exit_: Exit, *, oom_killed: bool, note: str = "", log: str = "") -> Failed:
+def describe(
+    exit_: Exit,
+    *,
+    oom_killed: bool,
+    note: str = "",
+    log: str = "",
+    rules: Sequence[FailureRule] = (),
+) -> Failed:
     """The worker's own words where it left some, else what the kernel says.
 
     Args:
         oom_killed: the kernel killed a process of this container for memory meanwhile.
         note: why this agent killed it, if it did.
+        rules: rows that go before the table of node_fault.py.
     """
     recorded = error_file.read(exit_.error_file)
     message, stack, time, error, step = note, "", exit_.time, "", -1
@@ -55,7 +65,12 @@ def describe(exit_: Exit, *, oom_killed: bool, note: str = "", log: str = "") ->
     elif not note:
         name = signal_name(exit_.code)
         message = f"killed by {name}" if name else f"exited with code {exit_.code}, without a word"
-    fault = node_fault(message, stack, exit_.code)
+    rule = next((one for one in rules if one.applies(f"{message}\n{stack}", exit_.code)), None)
+    if rule is not None:
+        fault = rule.what if rule.failure_class == "hardware" else ""
+        nobodys = rule.failure_class == "interruption"
+    else:
+        fault, nobodys = node_fault(message, stack, exit_.code), ended_by_a_peer(message, stack)
     return Failed(
         round=exit_.round,
         rank=exit_.rank,
@@ -66,7 +81,7 @@ def describe(exit_: Exit, *, oom_killed: bool, note: str = "", log: str = "") ->
         stack=stack,
         time=time,
         log=log,
-        error="" if fault or ended_by_a_peer(message, stack) else error,
+        error="" if fault or nobodys else error,
         step=step,
         node_fault=fault,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from elastic_trainer.failures.failure import Exit, describe, keep_logs, oom_kills
+from elastic_trainer.failures.failure_rule import FailureRule
 from elastic_trainer.failures.record import bounded
 from elastic_trainer.protocol.message import Failed
 
@@ -13,15 +14,16 @@ KEPT = 8
 
 
 class NodeFailures:
-    def __init__(self, tell: Callable[[Failed], None]) -> None:
+    def __init__(self, tell: Callable[[Failed], None], rules: Sequence[FailureRule] = ()) -> None:
         self.kept: list[Failed] = []
-        self._tell = tell
+        self._tell, self._rules = tell, rules
         self._oom_kills = oom_kills()
 
     def describe(self, exit_: Exit, note: str) -> Failed:
         """Before torchrun removes what the worker left; `note` says why the agent killed it."""
         before, self._oom_kills = self._oom_kills, oom_kills()
-        return describe(exit_, oom_killed=self._oom_kills > before, note=note, log=keep_logs(exit_))
+        oom_killed, log = self._oom_kills > before, keep_logs(exit_)
+        return describe(exit_, oom_killed=oom_killed, note=note, log=log, rules=self._rules)
 
     def add(self, failed: Failed) -> None:
         if (failed.pid, failed.round) not in {(one.pid, one.round) for one in self.kept}:
