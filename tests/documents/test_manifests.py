@@ -45,9 +45,9 @@ def build(folder: str | Path) -> list[Object]:
     return list(yaml.safe_load_all(done.stdout))
 
 
-def with_other_jobs(folder: Path) -> list[Object]:
-    """What a kustomization that adds the component builds."""
-    roots = {"resources": "manifests/default", "components": "manifests/other-jobs"}
+def with_component(folder: Path, component: str) -> list[Object]:
+    """What a kustomization that adds a component builds."""
+    roots = {"resources": "manifests/default", "components": component}
     lists = {name: [os.path.relpath(ROOT / path, folder)] for name, path in roots.items()}
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(lists))
     return build(folder)
@@ -155,7 +155,7 @@ def test_what_names_another_object_names_one_that_is_there() -> None:
 
 
 def test_other_jobs_take_an_argument_and_rights_to_their_size_alone(tmp_path: Path) -> None:
-    objects = with_other_jobs(tmp_path)
+    objects = with_component(tmp_path, "manifests/other-jobs")
     (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     arguments = [a.replace("$(POD_IP)", "127.0.0.1") for a in container["args"]]
     assert parser().parse_args(arguments).other_jobs == ["Job"]
@@ -165,6 +165,15 @@ def test_other_jobs_take_an_argument_and_rights_to_their_size_alone(tmp_path: Pa
     assert granted == {(adapter.group, adapter.plural, verbs) for adapter in ADAPTERS}
     # Whoever doesn't ask for it gives no rights to Jobs.
     assert "batch" not in str(build("manifests/default"))
+
+
+def test_only_whoever_adds_the_component_lets_the_operator_cordon_nodes(tmp_path: Path) -> None:
+    def granted(objects: list[Object]) -> set[str]:
+        rules = [rule for one in objects for rule in one.get("rules") or ()]
+        return {verb for rule in rules if "nodes" in rule["resources"] for verb in rule["verbs"]}
+
+    assert granted(with_component(tmp_path, "manifests/cordon")) == {"list", "watch", "patch"}
+    assert granted(build("manifests/default")) == {"list", "watch"}
 
 
 def test_the_page_takes_what_its_deployment_gives() -> None:

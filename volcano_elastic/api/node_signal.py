@@ -1,7 +1,7 @@
 """Signs on a Node that elastic jobs had better leave it: taints, conditions and labels of monitors.
 
 A table of data: whoever runs other monitors adds theirs (`--node-signal`). The operator only reads
-them, and never taints or cordons a node itself.
+them.
 """
 
 from __future__ import annotations

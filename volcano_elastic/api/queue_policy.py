@@ -75,6 +75,14 @@ class LeaveNodes(StrEnum):
     """Signs are ignored."""
 
 
+class Cordon(StrEnum):
+    """Which nodes the operator cordons."""
+
+    NEVER = "Never"
+    EXCLUDED = "Excluded"
+    """Those that a job keeps away from."""
+
+
 class Stragglers(StrEnum):
     """The action on a worker that slows its job down."""
 
@@ -148,6 +156,7 @@ class Nodes:
     leave: LeaveNodes = LeaveNodes.ON_SIGNAL
     exclude_for: timedelta = timedelta(minutes=30)
     """How long a job stays away from a node whose hardware failed it; 0: not at all."""
+    cordon: Cordon = Cordon.NEVER
     stragglers: Stragglers = Stragglers.REPORT
     diverged: Diverged = Diverged.REPORT
 
@@ -252,6 +261,7 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
         nodes=Nodes(
             leave=nodes.word("leave", base.nodes.leave),
             exclude_for=nodes.seconds("excludeSeconds", base.nodes.exclude_for),
+            cordon=nodes.word("cordon", base.nodes.cordon),
             stragglers=nodes.word("stragglers", base.nodes.stragglers),
             diverged=nodes.word("diverged", base.nodes.diverged),
         ),

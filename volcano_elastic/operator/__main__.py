@@ -28,6 +28,7 @@ from volcano_elastic.kube.lease import Election, Timing
 from volcano_elastic.operator import log, webhook
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.controller import Controller
+from volcano_elastic.operator.cordons import Cordons
 from volcano_elastic.operator.executor import COMPONENT, Executor
 from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.handover import Handover
@@ -194,6 +195,7 @@ async def run(
             plugin=options.queue_plugin,
             tracing=tracing,
         )
+        cordons = Cordons(cluster, builder)
         schema = ServedSchema(client, metrics)
         informers = (*cluster, schema.informer)
         webhooks = webhook.WebhookServer(client, options.webhook) if options.webhook else None
@@ -220,6 +222,7 @@ async def run(
                 group.create_task(controller.run())
                 group.create_task(planning.run())
                 group.create_task(lost_pods.run())
+                group.create_task(cordons.run())
 
         async def lead() -> None:
             metrics.leader.set(1)
