@@ -2,9 +2,9 @@
 
     python -m experiments [SECTION ...] [--traces DIR | --quick] [--processes N] [--doc FILE]
 
-Sections: seed, service, pollux, ablation, sensitivity, philly, philly-ablation, eta, movielens; all
-by default. All are simulated but the last, which trains with real processes (`make movielens` gets
-its data).
+Sections: seed, service, pollux, ablation, sensitivity, philly, philly-ablation, eta, right-sizing,
+movielens; all by default. All are simulated but the last, which trains with real processes (`make
+movielens` gets its data).
 Without --doc they are only printed.
 """
 
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from experiments import eta, philly, pollux, seed, service
+from experiments import eta, philly, pollux, right_sizing, seed, service
 from experiments.source import MOVIELENS, MissingTraces, Source
 from experiments.table import MissingMarkers, write_section
 
@@ -32,6 +32,7 @@ SECTIONS: Mapping[str, Section] = {
     "philly": philly.section,
     "philly-ablation": lambda source, processes, pictures: philly.ablation(source, processes),
     "eta": lambda source, processes, pictures: eta.section(source),
+    "right-sizing": lambda source, processes, pictures: right_sizing.section(source, pictures),
     "movielens": lambda source, processes, pictures: _movielens(source, pictures),
 }
 

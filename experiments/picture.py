@@ -88,3 +88,23 @@ def completions(ours: Mapping[str, float], others: Mapping[str, float], bound: f
     axes.set(xlabel="mean completion, s", ylim=(-0.6, len(listed) + 0.1))
     axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def year(found: Mapping[str, tuple[Sequence[float], Sequence[int]]]) -> Figure:
+    """Draw by week the share of memory that was asked for and not needed, and how many jobs had
+    run out of memory until then, under each way."""
+    figure, (above, below) = pyplot.subplots(
+        2, figsize=(10, 4.6), sharex=True, layout="constrained"
+    )
+    for (name, (slack, hit)), colour in zip(
+        found.items(), (OTHERS, SECOND, OURS, BOUND), strict=True
+    ):
+        weeks = range(1, len(slack) + 1)
+        above.plot(weeks, [100 * one for one in slack], color=colour, label=name)
+        below.plot(weeks, hit, color=colour)
+    above.set(ylabel="memory slack, %", ylim=(0, 100))
+    below.set(xlabel="weeks", ylabel="jobs out of memory")
+    above.legend(loc="upper right", frameon=False, fontsize=8, ncols=4)
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure

@@ -118,6 +118,23 @@ class Source:
         found = read_trace([head, *wanted], name, cluster=total, elasticity=Elasticity(elastic))
         return found[""]
 
+    def philly_jobs(self) -> list[tuple[float, str, int, float]]:
+        """Submission, queue, GPUs and seconds of each job of Philly, but for those below 5
+        minutes."""
+        if self.folder is None:
+            rng = random.Random(11)
+            return [
+                (
+                    rng.uniform(0, 4 * 7 * 86_400.0),
+                    rng.choice("qr"),
+                    rng.choice([1, 1, 1, 2, 4, 8]),
+                    300 + 3000 * math.exp(rng.gauss(0.5, 1.0)),
+                )
+                for _ in range(1200)
+            ]
+        rows = [line.split(",") for line in self._lines("philly_jobs.csv.gz")[1:]]
+        return [(float(r[1]), r[2], int(r[3]), float(r[4])) for r in rows if int(r[4]) >= 300]
+
     def philly_sizes(self) -> Sequence[int]:
         """Clusters in GPUs, 8 a node."""
         return (512, 384) if self.real else (32, 24)

@@ -66,7 +66,7 @@ def test_the_document_has_a_place_for_every_section() -> None:
 
 
 def test_pictures_lie_where_the_text_says(tmp_path: Path) -> None:
-    for name in ("seed", "service", "pollux", "philly"):
+    for name in ("seed", "service", "pollux", "philly", "right-sizing"):
         text = SECTIONS[name](QUICK, 1, tmp_path)
         listed = re.findall(r"!\[.+\]\(pictures/(.+\.png)\)", text)
         assert listed, name
