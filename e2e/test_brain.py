@@ -15,7 +15,7 @@ import yaml
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from tests.brain.runs import amounts, load, run
-from tests.brain.test_program import brain
+from tests.brain.test_program import brain, plans, served
 from volcano_elastic.api.pytorchjob_shape import BRAIN_ANNOTATION, USER_ANNOTATION
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.program import POD_METRICS
@@ -351,7 +351,8 @@ async def test_brain_needs_the_rights_that_its_manifest_gives_and_no_more(
         await client.create(PODS, pod)
         runs = {"status": {"phase": "Running"}}
         await client.patch(PODS, "untold", "default", runs, subresource="status")
-        own = ("--lease-namespace", SYSTEM)
+        await served(client, "served", "950Mi")
+        own = ("--lease-namespace", SYSTEM, "--live-after-seconds", "1")
         async with brain(plane.kubeconfig_of(user), url, tmp_path / "brain.log", *own):
 
             def used_rights() -> tuple[set[tuple[str, str, str]], list[str]]:
@@ -368,7 +369,10 @@ async def test_brain_needs_the_rights_that_its_manifest_gives_and_no_more(
                 return found, refused
 
             granted, deadline = _rights(objects), asyncio.get_running_loop().time() + 60
+            off = {"metadata": {"annotations": {BRAIN_ANNOTATION: "Off"}}}
             while not granted <= used_rights()[0]:
+                if await plans(client) == {"served-brain": "2Gi"}:
+                    await client.patch(PYTORCHJOBS, "served", "default", off)
                 if asyncio.get_running_loop().time() > deadline:
                     break
                 await asyncio.sleep(0.2)

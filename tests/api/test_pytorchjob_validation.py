@@ -203,6 +203,11 @@ def test_an_impossible_elastic_policy_is_refused(elastic: Object, words: str) ->
             f'[{_SHARED_MEMORY}]: Invalid value: "-1Gi": must be more than 0',
         ),
         (
+            edited("metadata", "annotations", "volcano-elastic.io/cpu-limit", value="15 CPUs"),
+            'metadata.annotations[volcano-elastic.io/cpu-limit]: Invalid value: "15 CPUs": '
+            "expected a quantity",
+        ),
+        (
             edited("metadata", "name", value="a" * 55),
             'metadata.name: Invalid value: "' + "a" * 55 + '": must be no more than 54 characters',
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +25,7 @@ from volcano_elastic.brain.observation import (
     told,
     usage,
 )
+from volcano_elastic.brain.past import Past
 
 METRICS = {
     "metadata": {"name": "a-worker-1", "namespace": "default"},
@@ -107,7 +109,7 @@ def test_what_the_trainer_told_lately_needs_no_metrics_api() -> None:
 
 def test_a_job_is_told_what_runs_like_it_used_and_why() -> None:
     runs = [run(f"run-{i}", image="train:1", loads=(load(0, amounts(2, 4)),)) for i in range(41)]
-    (advice,) = advise(created(), seen(created(), None, NOW), runs, None)
+    (advice,) = advise(created(), seen(created(), None, NOW), Past(runs), None)
     assert advice.asked == amounts(8, 16) and advice.wanted.memory.whole_mebibytes() == (
         amounts(1, 4.6).memory.whole_mebibytes()
     )
@@ -120,16 +122,16 @@ def test_who_asks_for_about_that_is_told_nothing_and_so_is_who_is_like_nobody() 
     used = load(0, amounts(7, 13.9))
     runs = [run(f"run-{i}", image="train:1", loads=(used,)) for i in range(5)]
     this = seen(created(), None, NOW)
-    assert advise(created(), this, runs, None) == []
+    assert advise(created(), this, Past(runs), None) == []
     strange = [run(f"run-{i}", user="bob", image="other:1", data_set="") for i in range(5)]
-    assert advise(created(), this, strange, None) == []
-    assert advise(created(), this, [run(loads=(load(0),), image="train:1")], None) == []
+    assert advise(created(), this, Past(strange), None) == []
+    assert advise(created(), this, Past([run(loads=(load(0),), image="train:1")]), None) == []
 
 
 def test_no_advice_is_above_the_largest_node() -> None:
     runs = [run(f"run-{i}", image="train:1", loads=(load(0, amounts(40, 300)),)) for i in range(5)]
     node = {"status": {"allocatable": {"cpu": "32", "memory": "256Gi"}}}
-    (advice,) = advise(created(), seen(created(), None, NOW), runs, largest([node, {}]))
+    (advice,) = advise(created(), seen(created(), None, NOW), Past(runs), largest([node, {}]))
     assert advice.wanted == amounts(32, 256)
     assert largest([]) is None
 
@@ -153,7 +155,7 @@ def test_a_jobs_annotation_decides_its_mode_before_its_queue(
 
 def test_a_recommendation_says_how_much_and_why_and_nothing_is_said_too() -> None:
     runs = [run(f"run-{i}", image="train:1", loads=(load(0, amounts(2, 4)),)) for i in range(3)]
-    found = advise(created(), seen(created(), None, NOW), runs, None)
+    found = advise(created(), seen(created(), None, NOW), Past(runs), None)
     assert recommendation(found, NOW) == {
         "time": "2026-01-01T12:00:00Z",
         "roles": {
@@ -170,7 +172,7 @@ def test_a_recommendation_says_how_much_and_why_and_nothing_is_said_too() -> Non
 def test_a_job_that_uses_more_than_others_did_is_advised_no_less_than_that() -> None:
     runs = [run(f"run-{i}", image="train:1", loads=(load(0, amounts(2, 4)),)) for i in range(3)]
     used = run("u9", image="train:1", loads=(load(0, amounts(6, 12)),))
-    (advice,) = advise(created(), used, runs, None)
+    (advice,) = advise(created(), used, Past(runs), None)
     assert advice.wanted.memory == amounts(1, 12).memory and advice.wanted.cpu >= amounts(6, 1).cpu
 
 
@@ -195,3 +197,16 @@ def test_what_was_recommended_is_not_recommended_again_until_it_is_another() -> 
     more = run("u9", loads=(load(0, amounts(2, 4), amounts(2, 9)),))
     (advice,) = advise_running(job, more, None, now)
     assert advice.wanted.memory >= amounts(1, 9).memory
+
+
+def test_by_few_runs_or_a_single_fact_nobody_is_told_to_ask_for_less_memory() -> None:
+    this = seen(created(), None, NOW)
+    few = [run(f"u{i}", image="train:1", loads=(load(0, amounts(2, 4)),)) for i in range(2)]
+    strange = [run(f"u{i}", image="other", loads=(load(0, amounts(2, 4)),)) for i in range(9)]
+    for runs in (few, [replace(one, data_set="") for one in strange]):
+        (advice,) = advise(created(), this, Past(runs), None)
+        assert advice.wanted.memory == advice.asked.memory == amounts(8, 16).memory
+        assert advice.wanted.cpu < advice.asked.cpu
+    more = [run(f"u{i}", data_set="", loads=(load(0, amounts(2, 40)),)) for i in range(2)]
+    (advice,) = advise(created(), this, Past(more), None)
+    assert advice.wanted.memory == amounts(2, 46).memory, "more it may be"

@@ -24,7 +24,7 @@ from volcano_elastic.api.pytorchjob_shape import BRAIN_ANNOTATION, USER_ANNOTATI
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.database.database import DatabaseError
 from volcano_elastic.kube.client import Client
-from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS
+from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS, SCALEPLANS
 
 pytestmark = pytest.mark.process
 
@@ -170,12 +170,23 @@ async def test_loads_that_the_trainer_told_are_history_without_a_metrics_api(
                 "spec": {"containers": [{"name": "pytorch", "image": "train:1"}]},
             }
             await client.create(PODS, pod)
-            running = {"status": {"phase": "Running"}}
-            await client.patch(PODS, "a-worker-0", "default", running, subresource="status")
             told = {"a-worker-0": {"cpu": "1500m", "memory": "3Gi"}}
             loads = {"time": moment.timestamp(datetime.now(UTC)), "pods": told}
-            status = {"status": {"elastic": {"loads": loads}}}
+            status = {"status": {"elastic": {"loads": loads, "speeds": {"1": 5.0}}}}
             await client.patch(PYTORCHJOBS, "a", "default", status, subresource="status")
+
+            async def known() -> bool:
+                history = History(url)
+                try:
+                    return any(run.speeds for run in history.runs())
+                except DatabaseError:
+                    return False
+                finally:
+                    history.close()
+
+            await eventually(known, "Brain has seen the status")
+            running = {"status": {"phase": "Running"}}
+            await client.patch(PODS, "a-worker-0", "default", running, subresource="status")
 
             async def measured() -> list[str]:
                 history = History(url)
@@ -190,3 +201,66 @@ async def test_loads_that_the_trainer_told_are_history_without_a_metrics_api(
             async with aiohttp.ClientSession() as session, session.get(alive) as answer:
                 assert answer.status == 200
     assert "not measured" not in log.read_text()
+
+
+async def served(client: Client, name: str, used: str) -> None:
+    """Creates a running job in mode Live with a parameter server, whose status says what its pods
+    use; they ask for 1Gi of memory."""
+    made = annotated(name, **{BRAIN_ANNOTATION: "Live"})
+    made["spec"]["elasticPolicy"] |= {"max": 4}
+    container = {"name": "pytorch", "image": "train:1"}
+    container |= {"resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}  # type: ignore[dict-item]
+    spec = {"containers": [container]}
+    replicas = {role: {"template": {"spec": spec}} for role in ("Worker", "PS")}
+    made["spec"]["pytorchReplicaSpecs"] = replicas
+    job_ = await client.create(PYTORCHJOBS, made)
+    owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "controller": True}
+    owner |= {"name": name, "uid": job_["metadata"]["uid"]}
+    pods = {}
+    for role in ("worker", "ps"):
+        labels = {
+            "training.kubeflow.org/job-name": name,
+            "training.kubeflow.org/replica-type": role,
+            "training.kubeflow.org/replica-index": "0",
+        }
+        meta = {"name": f"{name}-{role}-0", "namespace": "default", "labels": labels}
+        await client.create(PODS, {"metadata": meta | {"ownerReferences": [owner]}, "spec": spec})
+        pods[f"{name}-{role}-0"] = {"cpu": "500m", "memory": used}
+    loads = {"time": moment.timestamp(datetime.now(UTC)), "pods": pods}
+    status = {"status": {"elastic": {"desired": 1, "loads": loads}}}
+    await client.patch(PYTORCHJOBS, name, "default", status, subresource="status")
+
+
+async def plans(client: Client) -> dict[str, str]:
+    """Return by name the memory that auto plans have parameter servers ask for."""
+    found = (await client.list(SCALEPLANS, "default", label_selector="scale-type=auto"))["items"]
+    specs = {p["metadata"]["name"]: p["spec"]["replicaResourceSpecs"] for p in found}
+    return {name: spec["PS"]["resource"]["memory"] for name, spec in specs.items()}
+
+
+async def test_a_job_with_parameter_servers_has_a_plan_while_it_is_in_mode_live(
+    tmp_path: Path,
+) -> None:
+    url, log = f"sqlite:///{tmp_path / 'history.db'}", tmp_path / "log"
+    with ApiServerProcess(tmp_path) as server:
+        running = brain(server.kubeconfig(), url, log, "--live-after-seconds", "1")
+        async with server.client() as client, running:
+            await install(client)
+            await served(client, "a", "950Mi")
+
+            async def relieved() -> bool:
+                # Foreseen at first, then of a pod that held nine tenths of it in three samples.
+                return (await plans(client)).get("a-brain") == "2Gi"
+
+            await eventually(relieved, "a plan that grows")
+            found = await client.get(SCALEPLANS, "a-brain", "default")
+            assert (
+                found["spec"]["ownerJob"] == found["metadata"]["ownerReferences"][0]["name"] == "a"
+            )
+            change = {"metadata": {"annotations": {BRAIN_ANNOTATION: "Off"}}}
+            await client.patch(PYTORCHJOBS, "a", "default", change)
+
+            async def gone() -> bool:
+                return not await plans(client)
+
+            await eventually(gone, "the plan goes with the mode")

@@ -15,6 +15,7 @@ from volcano_elastic.api.problem import Problem, forbidden, invalid, required, u
 from volcano_elastic.api.pytorchjob_defaults import bounds, end
 from volcano_elastic.api.pytorchjob_shape import (
     CONTROLLER,
+    CPU_LIMIT_ANNOTATION,
     ELASTIC_POLICY,
     INJECT_ANNOTATION,
     MOST_MEMORY_ANNOTATION,
@@ -126,11 +127,11 @@ def _metadata(meta: Mapping[str, Any]) -> Iterator[Problem]:
         given = meta.get(field)
         if given is not None:
             yield from shape.problems(shape.Named(shape.Text()), given, f"metadata.{field}")
-    for name in (SHARED_MEMORY_ANNOTATION, MOST_MEMORY_ANNOTATION):
-        yield from _memory(meta, "metadata", name)
+    for name in (SHARED_MEMORY_ANNOTATION, MOST_MEMORY_ANNOTATION, CPU_LIMIT_ANNOTATION):
+        yield from _amount(meta, "metadata", name)
 
 
-def _memory(meta: Mapping[str, Any], path: str, name: str) -> Iterator[Problem]:
+def _amount(meta: Mapping[str, Any], path: str, name: str) -> Iterator[Problem]:
     annotations = meta.get("annotations")
     found = annotations.get(name) if isinstance(annotations, Mapping) else None
     if found is None:
@@ -156,7 +157,7 @@ def _replica(kind: str, replica: Any) -> Iterator[Problem]:
     template = replica.get("template") or {}
     yield from _containers(template, f"{path}.template.spec.containers")
     meta = template.get("metadata") or {}
-    yield from _memory(meta, f"{path}.template.metadata", SHARED_MEMORY_ANNOTATION)
+    yield from _amount(meta, f"{path}.template.metadata", SHARED_MEMORY_ANNOTATION)
     count = replica.get("replicas")
     if count is None:
         count = found_role.default_replicas

@@ -12,6 +12,7 @@ from volcano_elastic.api.pytorchjob_shape import (
     ANNOTATION_PREFIX,
     BRAIN_ANNOTATION,
     CLEAN_POD_POLICIES,
+    CPU_LIMIT_ANNOTATION,
     DATA_SET_ANNOTATION,
     INJECT_ANNOTATION,
     MOST_MEMORY_ANNOTATION,
@@ -99,6 +100,7 @@ def _annotations(annotations: Mapping[str, Any]) -> Iterator[str]:
         (
             SHARED_MEMORY_ANNOTATION,
             MOST_MEMORY_ANNOTATION,
+            CPU_LIMIT_ANNOTATION,
             USER_ANNOTATION,
             DATA_SET_ANNOTATION,
             BRAIN_ANNOTATION,

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from volcano_elastic.api import moment, role_resources
 from volcano_elastic.api.role_resources import RoleResources
-from volcano_elastic.brain.estimate.amounts import NOTHING, Amounts, Limits
+from volcano_elastic.brain import served_job
+from volcano_elastic.brain.estimate.amounts import NOTHING, Amounts, Limits, within
 from volcano_elastic.brain.estimate.right_size import MARGIN, right_size
-from volcano_elastic.brain.estimate.similarity import similar
+from volcano_elastic.brain.estimate.tuning import nearly_full
 from volcano_elastic.brain.estimate.while_running import WAIT
-from volcano_elastic.brain.history.run import Run
+from volcano_elastic.brain.history.run import PodLoad, Run
+from volcano_elastic.brain.job_load import SERVING
 from volcano_elastic.brain.observation import pod_specs, requested
+from volcano_elastic.brain.past import Past
 from volcano_elastic.pytorchjob.at_start import RECOMMENDATION
 
 _NEAR = 0.1
 """A request that is so near to the recommended one, in CPU and memory, stays as it is."""
+_AND_MARGIN = f"and {round((MARGIN - 1) * 100)} %"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +30,10 @@ class Advice:
     role: str
     asked: Amounts
     wanted: Amounts
-    reason: str
+    why: str
 
     def __str__(self) -> str:
         return f"{self.role} pods ask for {self.asked}; {self.wanted} would do: {self.why}"
-
-    @property
-    def why(self) -> str:
-        return f"{self.reason}, and {round((MARGIN - 1) * 100)} %"
 
 
 def recommendation(advice: Sequence[Advice], now: datetime) -> dict[str, Any]:
@@ -46,25 +46,43 @@ def recommendation(advice: Sequence[Advice], now: datetime) -> dict[str, Any]:
     return {"time": moment.timestamp(now), "roles": roles}
 
 
-def advise(
-    job: Mapping[str, Any], this: Run, runs: Sequence[Run], node: Amounts | None
-) -> list[Advice]:
+def advise(job: Mapping[str, Any], this: Run, past: Past, node: Amounts | None) -> list[Advice]:
     """Return what the job's pods should ask for by earlier runs like it, where that differs.
 
+    Jobs with parameter servers by D2's figures, others by `right_size`.
+
     Args:
-        runs: ended ones of any jobs.
         node: most that a node can give; None: not known.
     """
+    if served_job.is_served(job):
+        return _advise_served(job, this, past, node)
     found = []
     used = this.busiest
     for role, spec in pod_specs(job).items():
-        alike = similar(this, [r for r in runs if r.uid != this.uid and role in r.busiest])
+        alike = past.similar(this, role)
         wanted = right_size(
             [run.busiest[role] for run in alike.runs], Limits(used.get(role, NOTHING), node)
         )
         asked = requested(spec)
+        if wanted is not None and not alike.is_close:
+            wanted = replace(wanted, memory=max(wanted.memory, asked.memory))
         if wanted is not None and not _is_near(asked, wanted):
-            found.append(Advice(role, asked, wanted, alike.explained()))
+            found.append(Advice(role, asked, wanted, f"{alike.explained()}, {_AND_MARGIN}"))
+    return found
+
+
+def _advise_served(
+    job: Mapping[str, Any], this: Run, past: Past, node: Amounts | None
+) -> list[Advice]:
+    alike = past.similar(this, SERVING)
+    specs, found = pod_specs(job), []
+    for role, wanted in served_job.at_start(job, [r.load for r in alike.runs], node).items():
+        asked = requested(specs[role])
+        wanted = within(wanted, Limits(this.busiest.get(role, NOTHING), node))
+        if not _is_near(asked, wanted):
+            none = f"{alike.explained()}, and they ask for nothing"
+            why = alike.explained("totals and greatest") if alike.runs else none
+            found.append(Advice(role, asked, wanted, why))
     return found
 
 
@@ -93,11 +111,20 @@ def advise_running(
         wanted = right_size([busiest], Limits(busiest, node))
         last = told.get(role)
         asked = loads[0].requested if last is None else Amounts(last.cpu, last.memory)
-        if wanted is not None and not _is_near(asked, wanted):
+        if wanted is not None and (
+            not _is_near(asked, wanted)
+            or (wanted.memory > asked.memory and any(_is_nearly_full(load) for load in loads))
+        ):
             minutes = max(1, round(measured.total_seconds() / 60))
             why = f"p95 of CPU and peak of memory of its busiest pod in {minutes} min"
+            why += f", {_AND_MARGIN}"
             found.append(Advice(role, asked, wanted, why))
     return found
+
+
+def _is_nearly_full(load: PodLoad) -> bool:
+    held = [sample.used.memory for sample in load.latest]
+    return bool(load.requested.memory) and nearly_full(held, load.requested.memory)
 
 
 def _is_near(asked: Amounts, wanted: Amounts) -> bool:

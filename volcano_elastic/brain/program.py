@@ -27,7 +27,8 @@ from volcano_elastic.api.brain_mode import BrainMode, mode_of
 from volcano_elastic.api.pytorchjob_shape import CONTROLLER
 from volcano_elastic.api.queue_policy import InvalidPolicy, QueuePolicy, effective
 from volcano_elastic.api.queue_policy import parse as parse_policy
-from volcano_elastic.brain import observation
+from volcano_elastic.api.scale_plan import AUTO, TYPE_LABEL
+from volcano_elastic.brain import auto_plan, observation, served_job
 from volcano_elastic.brain.advice import Advice, advise_running, recommendation
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.history.database import History
@@ -43,8 +44,10 @@ from volcano_elastic.kube.resource import (
     PODS,
     PYTORCHJOBS,
     QUEUEPOLICIES,
+    SCALEPLANS,
     Object,
     Resource,
+    key_of,
 )
 from volcano_elastic.pytorchjob.at_start import RECOMMENDATION
 from volcano_elastic.pytorchjob.label import JOB_NAME
@@ -211,7 +214,7 @@ class _Brain:
         self, client: Client, job: Object, run: Run, found: Sequence[Advice]
     ) -> None:
         """Writes it where the operator looks before it makes the job's first pods."""
-        if pytorchjob_validation.run_policy(job).get("managedBy", CONTROLLER) != CONTROLLER:
+        if not _is_ours(job):
             return
         told = {"elastic": {RECOMMENDATION: recommendation(found, datetime.now(UTC))}}
         body = {"metadata": {"uid": run.uid}, "status": told}
@@ -268,18 +271,77 @@ class _Brain:
             for uid, job in self._jobs.items()
             if (run := runs[uid]) and self._mode(job, run, policies) is BrainMode.LIVE
         ]
-        if not live:
-            return
-        node = await self._largest_node(client)
+        node = await self._largest_node(client) if live else None
+        if any(served_job.is_served(job) for job in self._jobs.values()):
+            served = [(job, run) for job, run in live if served_job.is_served(job)]
+            await self._keep_plans(client, served, node)
         for job, run in live:
+            if served_job.is_served(job):
+                continue
             found = advise_running(job, run, node, datetime.now(UTC), self._options.live_after)
             if found:
                 await self._recommend(client, job, run, found)
+
+    async def _keep_plans(
+        self, client: Client, live: Sequence[tuple[Object, Run]], node: Amounts | None
+    ) -> None:
+        """Writes ScalePlans of jobs with parameter servers in mode Live, and removes others'."""
+        try:
+            found = await client.list(SCALEPLANS, label_selector=f"{TYPE_LABEL}={AUTO}")
+        except NotFound:
+            return
+        plans = {key_of(obj): obj for obj in found["items"]}
+        for job, run in live:
+            if not _is_ours(job):
+                continue
+            there = plans.get(f"{run.namespace}/{auto_plan.name_of(job)}")
+            await self._keep_plan(client, job, run, there, node)
+        followed = {run.uid for _, run in live}
+        for uid, job in self._jobs.items():
+            key = f"{job['metadata'].get('namespace', 'default')}/{auto_plan.name_of(job)}"
+            if uid not in followed and key in plans and auto_plan.kept(job, plans[key]):
+                await _delete_plan(client, plans[key])
+
+    async def _keep_plan(
+        self, client: Client, job: Object, run: Run, there: Object | None, node: Amounts | None
+    ) -> None:
+        now, wait = datetime.now(UTC), self._options.live_after
+        if there is None:
+            size = served_job.planned(job, run, None, node, now, wait)
+            if size is not None:
+                # Another program's, or a leader's before: looked at next time.
+                with contextlib.suppress(AlreadyExists):
+                    await client.create(SCALEPLANS, auto_plan.made(job, size))
+            return
+        kept = auto_plan.kept(job, there)
+        if kept is None or kept.is_beaten:
+            return
+        if kept.is_over:
+            await _delete_plan(client, there)
+            return
+        size = served_job.planned(job, run, kept.plan.roles, node, now, wait)
+        patch = auto_plan.patch(kept, size, now)
+        if patch is not None:
+            patch.setdefault("metadata", {})["uid"] = there["metadata"]["uid"]
+            with contextlib.suppress(NotFound, Conflict):
+                await client.patch(SCALEPLANS, kept.plan.name, kept.plan.namespace, patch)
 
     async def _forget_for_ever(self) -> None:
         while True:
             await self._recorder.forget_old()
             await asyncio.sleep(_DAY_SECONDS)
+
+
+def _is_ours(job: Object) -> bool:
+    """Return whether the operator carries the job out, not another controller."""
+    policy = pytorchjob_validation.run_policy(job)
+    return bool(policy.get("managedBy", CONTROLLER) == CONTROLLER)
+
+
+async def _delete_plan(client: Client, plan: Object) -> None:
+    meta = plan["metadata"]
+    with contextlib.suppress(NotFound, Conflict):
+        await client.delete(SCALEPLANS, meta["name"], meta["namespace"], uid=meta["uid"])
 
 
 def _readable(objects: Iterable[Object]) -> Iterator[QueuePolicy]:

@@ -14,10 +14,12 @@ from volcano_elastic.brain.advice import Advice, advise
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.history.run import Run
+from volcano_elastic.brain.past import Past
 from volcano_elastic.database.database import DatabaseError
 
 _log = logging.getLogger(__name__)
-_MOST_RUNS = 2000
+_MOST_RUNS = 5000
+"""Read at once as Brain begins; those that end later are known beside them."""
 Object = Mapping[str, Any]
 Answer = TypeVar("Answer")
 
@@ -34,6 +36,8 @@ class Recorder:
         self._runs: dict[str, Run] = {}
         """By uid, as they are known; those that could not be written stay here."""
         self._written: dict[str, Run] = {}
+        self._past: Past | None = None
+        """None: not read yet."""
         self._ready = False
         self._told = ""
         self._turn = asyncio.Lock()
@@ -73,15 +77,19 @@ class Recorder:
             await self._write(self._runs[uid])
 
     async def advice(self, job: Object, run: Run, node: Amounts | None) -> list[Advice]:
-        """Return what the job should ask for; nothing while the database fails."""
-        nothing: list[Run] = []
-        known = await self._ask(lambda: self._history.runs(most=_MOST_RUNS), nothing)
-        return advise(job, run, [one for one in known if one.outcome], node)
+        """Return what the job should ask for; by what is known already while the database fails."""
+        if self._past is None:
+            self._past = await self._ask(self._read_past, None)
+        return advise(job, run, self._past or Past(), node)
+
+    def _read_past(self) -> Past:
+        return Past(reversed(self._history.runs(most=_MOST_RUNS)))
 
     async def forget_old(self) -> None:
         """Removes runs that are older than they are kept."""
         before = self._clock() - self._keep
-        await self._ask(lambda: self._history.forget(before), 0)
+        if await self._ask(lambda: self._history.forget(before), 0):
+            self._past = None
 
     async def _write(self, run: Run) -> None:
         known = self._written.get(run.uid)
@@ -90,6 +98,8 @@ class Recorder:
         if await self._ask(lambda: self._done(run), False):
             self._written[run.uid] = run
             if run.outcome:
+                if self._past is not None:
+                    self._past.add(run)
                 self._runs.pop(run.uid, None)
                 self._written.pop(run.uid, None)
 

@@ -37,5 +37,5 @@ def right_size(runs: Sequence[Amounts], limits: Limits) -> Amounts | None:
 
 def percentile(values: Sequence[Amount], share: float) -> Amount:
     """Return the least value that at least that share of all doesn't exceed. `values` has one."""
-    ordered = sorted(values)
+    ordered = sorted(values, key=lambda value: value.count)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

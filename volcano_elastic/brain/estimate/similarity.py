@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -31,7 +31,8 @@ _FEATURES: dict[str, Callable[[Identity], str]] = {
     "on this data set": lambda one: one.data_set,
     "in this queue": lambda one: one.queue,
 }
-_LIKENESSES: tuple[tuple[str, ...], ...] = (
+Likeness = tuple[str, ...]
+LIKENESSES: tuple[Likeness, ...] = (
     ("by this user", "with this image", "on this data set"),
     ("by this user", "with this image"),
     ("by this user", "on this data set"),
@@ -47,6 +48,14 @@ class Similar(Generic[Run]):
     runs: tuple[Run, ...]
     likeness: str
     """In words: "by this user with this image"; empty if there are none."""
+    facts: int = 0
+    """How many facts they share with the job."""
+
+    @property
+    def is_close(self) -> bool:
+        """Whether they say enough to ask for less memory than somebody wrote: what one user does
+        differs too much, and so do two runs."""
+        return self.facts > 1 and len(self.runs) >= ENOUGH
 
     def explained(self, figure: str = "p95") -> str:
         """Return what an estimate is worth, e.g. "p95 of 41 runs by this user with this image"."""
@@ -56,17 +65,24 @@ class Similar(Generic[Run]):
         return f"{figure} of {len(self.runs)} {noun} {self.likeness}"
 
 
-def similar(job: Identity, runs: Sequence[Run]) -> Similar[Run]:
-    """Return the runs that are most like the job: of the narrowest likeness that enough of them
-    have, else of the one that most of them have."""
+def key(one: Identity, likeness: Likeness) -> tuple[str, ...] | None:
+    """Return the facts that runs of one likeness share; None: one of them isn't known."""
+    found = tuple(_FEATURES[name](one) for name in likeness)
+    return found if all(found) else None
+
+
+def narrowest(alike: Callable[[Likeness], tuple[Run, ...]]) -> Similar[Run]:
+    """Return the runs of the narrowest likeness that enough of them have, else of the one that most
+    of them have.
+
+    Args:
+        alike: the runs that have a likeness with the job.
+    """
     best: Similar[Run] = Similar((), "")
-    for likeness in _LIKENESSES:
-        features = [_FEATURES[name] for name in likeness]
-        if not all(feature(job) for feature in features):
-            continue
-        alike = tuple(r for r in runs if all(f(r) == f(job) for f in features))
-        if len(alike) > len(best.runs):
-            best = Similar(alike, " ".join(likeness))
+    for likeness in LIKENESSES:
+        runs = alike(likeness)
+        if len(runs) > len(best.runs):
+            best = Similar(runs, " ".join(likeness), len(likeness))
         if len(best.runs) >= ENOUGH:
             break
     return best

@@ -15,6 +15,14 @@ from volcano_elastic.brain.estimate.histogram import Histogram
 
 BUSY = 0.95
 """Share of the time in which a pod used no more CPU than is told of it."""
+_LATEST = 10
+"""Samples that are kept one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    at: datetime
+    used: Amounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,8 @@ class PodLoad:
     peak: Amounts
     cpu: Histogram[Cpu]
     memory: Histogram[Bytes]
+    latest: tuple[Sample, ...] = field(default=(), compare=False)
+    """Newest last; only since Brain's start, as the database doesn't have them."""
 
     @staticmethod
     def unused(role: str, index: int, requested: Amounts, since: datetime) -> PodLoad:
@@ -42,6 +52,7 @@ class PodLoad:
             peak=self.peak.most_of(used),
             cpu=self.cpu.with_sample(used.cpu, at),
             memory=self.memory.with_sample(used.memory, at),
+            latest=(*self.latest, Sample(at, used))[-_LATEST:],
         )
 
     @property
