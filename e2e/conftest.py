@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e import program
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import (
     ControlPlane,
@@ -21,7 +22,9 @@ _KINDS = {kind.name: kind for kind in (EmbeddedControlPlane, RealControlPlane, F
 
 
 def _control_plane(config: pytest.Config) -> ControlPlane:
-    return _KINDS[config.getoption("--control-plane")]()
+    plane = _KINDS[config.getoption("--control-plane")]()
+    plane.start = program.start
+    return plane
 
 
 @pytest.fixture(scope="session")

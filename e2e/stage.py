@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from e2e import volcano
+from e2e import program, volcano
 from embedded_cluster.cluster import LocalCluster
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.recorder import Recorder
@@ -141,16 +141,18 @@ async def running(
     the test brings its own."""
     async with plane.client() as client:
         await volcano.serve_its_kinds(client)
+    prepared = ("--prepared", "e2e.prepared") if kubelet == "process" else ()
     async with (
         LocalCluster(
             nodes=nodes,
             gpus_per_node=gpus_per_node,
             kubelet=kubelet,
             existing=plane.kubeconfig,
-            kubelet_arguments=[*plane.kubelet_arguments, *kubelet_arguments],
+            kubelet_arguments=[*plane.kubelet_arguments, *prepared, *kubelet_arguments],
             operator=operator,
             operator_arguments=operator_arguments,
             commands=volcano.commands(plane),
+            start=program.start,
         ) as cluster,
         cluster.client() as client,
     ):

@@ -16,7 +16,7 @@ import aiohttp
 import yaml
 
 from embedded_cluster import kubeconfig_file
-from embedded_cluster.component import ClusterError, Component
+from embedded_cluster.component import ClusterError, Component, Start, start
 from embedded_cluster.readiness import HOST, free_port, is_free, is_ready
 from volcano_elastic import assets
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client
@@ -48,6 +48,7 @@ class LocalCluster:
         kubelet_arguments: for the kubelet, beside what the other arguments say.
         operator_arguments: likewise for the operator.
         commands: run beside, by name; one with the name of a program of ours takes its place.
+        start: starts a program's process.
         say: told what happens to the programs, a line at a time; default: standard error.
 
     Raises (on entering):
@@ -70,6 +71,7 @@ class LocalCluster:
         kubelet_arguments: Sequence[str] = (),
         operator_arguments: Sequence[str] = (),
         commands: Mapping[str, Sequence[str]] | None = None,
+        start: Start = start,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self._nodes = nodes
@@ -83,6 +85,7 @@ class LocalCluster:
         self._kubelet_arguments = kubelet_arguments
         self._operator_arguments = operator_arguments
         self._commands = commands or {}
+        self._start_process = start
         self._say = say or (lambda line: print(line, file=sys.stderr, flush=True))
         self._folder = Path()
         self._components: dict[str, Component] = {}
@@ -193,7 +196,8 @@ class LocalCluster:
             self._run(name, command)
 
     def _run(self, name: str, command: Sequence[str]) -> Component:
-        component = Component(name, command, self.logs / f"{name}.log")
+        log = self.logs / f"{name}.log"
+        component = Component(name, command, log, self._start_process)
         self._components[name] = component
         component.start()
         return component

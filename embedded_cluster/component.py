@@ -7,8 +7,9 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO, Protocol
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -18,18 +19,58 @@ class ClusterError(Exception):
     """The cluster can't start, or can't go on; the message says why and what to do."""
 
 
+class Child(Protocol):
+    """As much of subprocess.Popen as a component needs."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def send_signal(self, number: int) -> None: ...
+
+
+Start = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Child]
+"""Starts a command with variables and output; the child dies with this process."""
+
+
+def start(command: Sequence[str], variables: Mapping[str, str], output: IO[bytes]) -> Child:
+    """Start it in a process of its own, and in a session: a terminal's Ctrl-C is for us alone, who
+    stop the others in order."""
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+        env=variables,
+    )
+
+
 class Component:
     """A command, its output appended to a log file.
 
     Linux ties the child's life to the thread that starts it, so start it on the main thread.
+
+    Args:
+        start: starts its process.
     """
 
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+    def __init__(self, name: str, command: Sequence[str], log: Path, start: Start = start) -> None:
         self.name = name
         self.log = log
         self.command = list(command)
         """For the next start."""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._start = start
+        self._process: Child | None = None
 
     @property
     def pid(self) -> int:
@@ -37,24 +78,9 @@ class Component:
         return self._process.pid if self._process else 0
 
     def start(self) -> None:
-        parent = os.getpid()
-
-        def die_with_parent() -> None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
-
         with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # A terminal's Ctrl-C is for us alone: we stop the others in order.
-                start_new_session=True,
-                preexec_fn=die_with_parent,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            )
+            variables = os.environ | {"PYTHONUNBUFFERED": "1"}
+            self._process = self._start(self.command, variables, output)
 
     def exit_code(self) -> int | None:
         """None while it runs (or has never been started); negative for a signal."""

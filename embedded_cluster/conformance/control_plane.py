@@ -18,7 +18,7 @@ import aiohttp
 import yaml
 
 from embedded_cluster import kubeconfig_file
-from embedded_cluster.component import Component
+from embedded_cluster.component import Component, Start, start
 from embedded_cluster.readiness import HOST, free_port, is_ready
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client
 from volcano_elastic.kube.resource import CRDS, NODES, Object
@@ -54,6 +54,8 @@ class ControlPlane:
     """Whether it outlives us, so that what was put in has to be taken out."""
 
     def __init__(self) -> None:
+        self.start: Start = start
+        """Starts a program's process."""
         self.folder = Path()
         self.kubeconfig = Path()
         """The administrator's."""
@@ -110,7 +112,7 @@ class ControlPlane:
     # For those that implement it
 
     def component(self, name: str, command: Sequence[str]) -> Component:
-        component = Component(name, command, self.folder / f"{name}.log")
+        component = Component(name, command, self.folder / f"{name}.log", self.start)
         self.components[name] = component
         component.start()
         return component

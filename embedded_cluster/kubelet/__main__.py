@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from embedded_cluster.kubelet.kubelet import Options, serve
+from embedded_cluster.kubelet.prepared import PreparedPython
 from volcano_elastic.kube.client import ApiError
 from volcano_elastic.kube.kubeconfig import KubeconfigError
 
@@ -59,6 +60,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="mark nodes that were silent for so long, taint them and evict their pods, as "
         "kube-controller-manager does (40 there); default: leave it to that",
+    )
+    parser.add_argument(
+        "--prepared",
+        # At once: what it imports may start threads later, which a fork would lack.
+        type=PreparedPython,
+        metavar="MODULE",
+        help="for tests: fork the containers that MODULE takes from a process that has imported it",
     )
     return parser
 

@@ -24,6 +24,7 @@ from embedded_cluster.kubelet.node import VirtualNodes, node_names, register
 from embedded_cluster.kubelet.node_lifecycle import NodeLifecycle
 from embedded_cluster.kubelet.pod_status import HOST_IP
 from embedded_cluster.kubelet.pod_worker import Host, PodWorker
+from embedded_cluster.kubelet.prepared import PreparedPython
 from embedded_cluster.kubelet.process import ProcessRuntime
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.informer import Informer
@@ -49,6 +50,7 @@ class Options:
     plain: bool = False
     restart_back_off: float = 10.0
     node_monitor_grace_period: float | None = None
+    prepared: PreparedPython | None = None
 
 
 class ProcessPods:
@@ -185,7 +187,8 @@ async def _run_pods(
     cluster = await client.get(NAMESPACES, "kube-system")
     addresses = AddressBook(cluster["metadata"]["uid"])
     with _memory_folder() as memory:
-        async with ProcessRuntime(plain=options.plain) as runtime, asyncio.TaskGroup() as group:
+        processes = ProcessRuntime(plain=options.plain, prepared=options.prepared)
+        async with processes as runtime, asyncio.TaskGroup() as group:
             watching = group.create_task(services.run())
             await services.synced.wait()
             await pods.synced.wait()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from embedded_cluster.kubelet import memory_watch, shim
+from embedded_cluster.kubelet.prepared import ForkedShim, PreparedPython
 from embedded_cluster.kubelet.source import StartError
 from embedded_cluster.kubelet.volume import Mount
 
@@ -69,7 +70,7 @@ class Process:
     """One run of one container."""
 
     command: Command
-    shim: subprocess.Popen[bytes]
+    shim: subprocess.Popen[bytes] | ForkedShim
     pid: int
     """Process id of its main process; 0 before it has started."""
     end: asyncio.Future[End]
@@ -82,10 +83,11 @@ class ProcessRuntime:
 
     Args:
         plain: no namespaces, even where they are allowed.
+        prepared: forks the containers that it takes.
     """
 
-    def __init__(self, *, plain: bool = False) -> None:
-        self._plain = plain
+    def __init__(self, *, plain: bool = False, prepared: PreparedPython | None = None) -> None:
+        self._plain, self._prepared = plain, prepared
         self._running: dict[int, Process] = {}
         self._watching: asyncio.Task[None] | None = None
         self.isolation: Isolation = ""
@@ -152,17 +154,7 @@ class ProcessRuntime:
         with open(os.memfd_create("plan", os.MFD_CLOEXEC), "w+b") as plan:
             plan.write(json.dumps(facts).encode())
             plan.seek(0)
-            try:
-                # At once, so that it is the main thread's child: its life is tied to that.
-                child = subprocess.Popen(  # noqa: ASYNC220
-                    [sys.executable, "-I", "-S", shim.__file__],
-                    stdin=plan,
-                    stdout=subprocess.PIPE,
-                    bufsize=0,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise StartError(f"exec: {command.words[0]!r}: {error}") from error
+            child = self._start_shim(command, plan.fileno())
         loop = asyncio.get_running_loop()
         process = Process(command, child, 0, loop.create_future())
         self._running[child.pid] = process
@@ -174,6 +166,21 @@ class ProcessRuntime:
             self.kill(process)
             raise
         return process
+
+    def _start_shim(self, command: Command, plan: int) -> subprocess.Popen[bytes] | ForkedShim:
+        """Starts it at once, so that it is the main thread's child: its life is tied to that."""
+        try:
+            if self._prepared and self._prepared.takes(command.words, command.variables):
+                return self._prepared.start(plan)
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", shim.__file__],
+                stdin=plan,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise StartError(f"exec: {command.words[0]!r}: {error}") from error
 
     async def _follow(self, process: Process, ready: asyncio.Future[None]) -> None:
         """Reads the shim's report to its end, which is the container's."""
@@ -210,6 +217,8 @@ class ProcessRuntime:
             parents = shim.parents()
             own = {pid for pid, parent in parents.items() if parent == os.getpid()}
             strangers = own - self._running.keys()
+            if self._prepared:
+                strangers.discard(self._prepared.pid)
             if not strangers:
                 return
             for stranger in strangers:

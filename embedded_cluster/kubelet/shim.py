@@ -19,8 +19,11 @@ import re
 import signal
 import stat
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
+
+Run = Callable[[Sequence[str]], int]
+"""Runs a command in this process; returns its exit code."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWUSER = 0x20000, 0x4000000, 0x10000000
@@ -136,7 +139,7 @@ def _mount_volumes(root: str, mounts: list[dict[str, Any]]) -> None:
         os.close(descriptor)
 
 
-def _become_the_command(plan: dict[str, Any], errors: int) -> NoReturn:
+def _become_the_command(plan: dict[str, Any], errors: int, run: Run | None) -> NoReturn:
     try:
         os.setsid()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -156,6 +159,14 @@ def _become_the_command(plan: dict[str, Any], errors: int) -> NoReturn:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         command, environment = plan["command"], plan["environment"]
+        if run is not None:
+            os.close(errors)
+            os.environ.clear()
+            os.environ.update(environment)
+            # As Python has them when it begins.
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os._exit(run(command))
         try:
             os.execvpe(command[0], command, environment)
         except FileNotFoundError:
@@ -240,7 +251,12 @@ def _supervise(main: int) -> int:
                 _signal_all(signal.SIGCONT)
 
 
-def main() -> int:
+def main(run: Run | None = None) -> int:
+    """Return the command's exit code, once nothing of it is left.
+
+    Args:
+        run: does, in a fork, what the command would.
+    """
     plan = json.load(sys.stdin)
 
     def tell(**facts: object) -> None:
@@ -255,7 +271,7 @@ def main() -> int:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        _become_the_command(plan, writing)
+        _become_the_command(plan, writing, run)
     os.close(writing)
     # Ends with the exec, or with what went wrong before it.
     wrong = b""

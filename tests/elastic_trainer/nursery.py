@@ -19,6 +19,9 @@ from typing import IO, Any
 
 from elastic_trainer.launch.zygote import PRELOADED, Zygote, ZygoteProcess
 
+_PATIENCE = 600.0
+"""Seconds to import all that: minutes on a machine that is new or busy."""
+
 _ZYGOTE = """
 import socket, sys
 from elastic_trainer.launch.zygote import _serve
@@ -46,7 +49,7 @@ class Nursery:
         theirs.close()
         self._zygote = Zygote(ours, self._process.pid)
         self.pid = self._process.pid
-        assert self._zygote.wait_ready(120.0), f"ended with code {self._process.poll()}"
+        assert self._zygote.wait_ready(_PATIENCE), f"ended with code {self._process.poll()}"
 
     def start(
         self,
