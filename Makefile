@@ -50,7 +50,7 @@ $(CONTROLPLANE)/ready: $(wildcard e2e/controlplane/*/go.*) e2e/controlplane/buil
 named_on_command_line = $(findstring command line,$(origin KUBECONFIG))
 PLANES ?= $(if $(named_on_command_line),kubeconfig,$(if $(VOLCANO_BIN),real,real embedded))
 e2e: .venv/ready sdk $(if $(filter real,$(PLANES)),controlplane) ## the end-to-end suite on a real kube-apiserver and the embedded one
-	set -e; for plane in $(PLANES); do $(PYTEST) e2e embedded_cluster/conformance --control-plane $$plane; done
+	set -e; for plane in $(PLANES); do $(PYTEST) e2e embedded_cluster/conformance --control-plane $$plane $(if $(MARKS),-m "$(MARKS)"); done
 
 lint: .venv/ready ## ruff, mypy and import-linter
 	$(BIN)/ruff check .

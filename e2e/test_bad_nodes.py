@@ -13,7 +13,7 @@ from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.training import DemoJob
 from volcano_elastic.kube.resource import EVENTS, NODES, PODS
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 SPOT = {"key": "aws-node-termination-handler/spot-itn", "value": "soon", "effect": "NoSchedule"}
 
 

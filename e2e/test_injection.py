@@ -18,7 +18,7 @@ from e2e.test_torchrun import manifest, steps, trains, unused_port
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.kube.resource import PYTORCHJOBS
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 SCRIPT = Path(__file__).with_name("plain_torchrun.py")
 _OURS = ("elastic", "grpc", "google", "protobuf", "xxhash", "tenacity")
 

@@ -21,7 +21,7 @@ from volcano_elastic.database.database import DatabaseError
 from volcano_elastic.demo.training import DemoJob
 from volcano_elastic.kube.resource import PYTORCHJOBS
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 MIB = 1 << 20
 
 

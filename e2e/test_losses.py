@@ -15,7 +15,7 @@ from embedded_cluster.kubelet.fault import ANNOTATION
 from volcano_elastic.demo.training import DemoJob
 from volcano_elastic.kube.resource import NODES, PODS, PYTORCHJOBS
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 
 
 @dataclass(frozen=True, slots=True)

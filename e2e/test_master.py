@@ -12,6 +12,7 @@ from e2e.stage import running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
 
+pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 PATIENCE = 90.0
 MASTER = """\
 import os, socket

@@ -19,7 +19,7 @@ from volcano_elastic.cli.check_nodes import LABEL
 from volcano_elastic.demo.training import DemoJob
 from volcano_elastic.kube.resource import EVENTS, NODES, PODS, SECRETS, Object
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 _SECONDS = 240.0
 
 

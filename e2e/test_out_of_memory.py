@@ -12,7 +12,7 @@ from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 # Holds 200 MiB until it is told to go.
 PROGRAM = """\
 import pathlib, sys, time

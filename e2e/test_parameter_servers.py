@@ -14,7 +14,7 @@ from e2e.stage import Stage
 from volcano_elastic.demo.training import SAMPLES, SCRIPT, DemoJob
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 
 EDITS = (
     (

@@ -14,7 +14,7 @@ from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.api.pod import condition
 from volcano_elastic.demo.training import DemoJob
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 _OPERATORS_LOOKS = 3.0
 """Seconds in which it looks at a node in trouble more than once."""
 

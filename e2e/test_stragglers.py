@@ -14,7 +14,7 @@ from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.training import DemoJob
 from volcano_elastic.kube.resource import EVENTS, NODES, PODS, QUEUEPOLICIES
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 SLOW = "node-2"
 
 

@@ -19,7 +19,7 @@ from embedded_cluster.conformance.control_plane import ControlPlane
 from embedded_cluster.kubelet.fault import ANNOTATION
 from volcano_elastic.kube.resource import NODES, PODS, PYTORCHJOBS
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 SCRIPT = Path(__file__).with_name("plain_torchrun.py")
 STILL_SECONDS = 30
 """Within which training goes on after a change, where nothing else runs."""

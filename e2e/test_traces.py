@@ -16,7 +16,7 @@ from embedded_cluster.conformance.control_plane import ControlPlane
 from embedded_cluster.readiness import HOST
 from volcano_elastic.demo.training import DemoJob
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.training import SAMPLES, DemoJob
 from volcano_elastic.kube.resource import PYTORCHJOBS, QUEUEPOLICIES, QUEUES
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 
 CPUS, CAP = 5, 3
 STEP_SECONDS = 0.2
