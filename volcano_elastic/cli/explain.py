@@ -29,8 +29,8 @@ from volcano_elastic.cli.top import last_change
 from volcano_elastic.cluster_state.job_state import cap, cooldown_left
 from volcano_elastic.cluster_state.queue_figures import QueueFigures
 from volcano_elastic.cluster_state.reason import WORDS, NoChange, Reason
+from volcano_elastic.cluster_state.words import names, plural
 from volcano_elastic.queue_policy.decision import Decision
-from volcano_elastic.queue_policy.messages import names, plural
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Job, Pod, Snapshot
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
+from volcano_elastic.api.queue_policy import Mode
 from volcano_elastic.cluster_state.claim import Claim, claim_of
 from volcano_elastic.cluster_state.cluster_state import ClusterState
 from volcano_elastic.cluster_state.job_pods import (
@@ -114,6 +115,12 @@ class JobDraft:
         as much less as its gains count for more, or claims would take what growth has given it."""
         surplus = min(self.size, self.held) - self.job.min + self.unit_remainder
         return surplus * self.state.unit_gpus / self.state.weight
+
+    @property
+    def gives_units(self) -> bool:
+        """Whether a unit more may leave for nobody's sake but its queue's."""
+        active = self.state.movable and self.state.policy.mode is Mode.ACTIVE
+        return active and self.size - self.state.unit >= self.job.min < self.held
 
     def claim(self) -> Claim | None:
         """Return the claim for what the minimum lacks; None if nothing."""

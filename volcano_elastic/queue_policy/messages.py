@@ -1,40 +1,15 @@
-"""Words for the planner's codes, decisions and amounts, for events, status and `explain`."""
+"""Words for the planner's decisions and claims, for events, status and `explain`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from volcano_elastic.api.queue_policy import GPU
 from volcano_elastic.cluster_state.claim import Claim
 from volcano_elastic.cluster_state.fit import Dimensions
 from volcano_elastic.cluster_state.reason import Reason
+from volcano_elastic.cluster_state.words import amount, names, plural
 from volcano_elastic.queue_policy.draft import JobDraft
-from volcano_elastic.snapshot.snapshot import Resources
-
-
-def amount(requests: Iterable[tuple[Resources, int]]) -> str:
-    """`2 GPUs`, for pods and how many of them; CPUs or pods where none asks for GPUs."""
-    listed = list(requests)
-    for name, word in ((GPU, "GPU"), ("cpu", "CPU")):
-        total = sum(resources.get(name, 0) * count for resources, count in listed) / 1000
-        if total:
-            return plural(total, word)
-    return plural(sum(count for _, count in listed), "pod")
-
-
-def plural(number: float, word: str) -> str:
-    """Return a number with its noun: `1 pod`, `2 pods`."""
-    return f"{number:.10g} {word}" if number == 1 else f"{number:.10g} {word}s"
-
-
-def names(keys: Iterable[str], full: bool = False, most: int = 3) -> str:
-    """`b`, `b and c`, `b, c, d and 4 others`; with their namespaces if `full`."""
-    listed = [key if full else key.rpartition("/")[2] for key in keys]
-    shown, rest = listed[:most], len(listed) - most
-    if rest > 0:
-        return f"{', '.join(shown)} and {plural(rest, 'other')}"
-    return " and ".join([*([", ".join(shown[:-1])] if shown[:-1] else []), *shown[-1:]])
 
 
 def message(draft: JobDraft, reason: Reason, helped: list[Claim], dimensions: Dimensions) -> str:
@@ -84,22 +59,16 @@ def message(draft: JobDraft, reason: Reason, helped: list[Claim], dimensions: Di
             return f"{name} has {plural(old, 'worker')} and needs {job.min} at least"
         case _:
             gpus = amount([(job.pod_requests, new - old)])
-            idle = "is idle and nobody waits for it"
-            if not gpus.startswith("1 "):
-                idle = "are idle and nobody waits for them"
-            return (
-                f"{gpus} {idle}; "
-                f"{name} grows from {old} to {new} of at most {plural(draft.state.cap, 'worker')}"
-            )
+            verb, them = ("is", "it") if gpus.startswith("1 ") else ("are", "them")
+            most = plural(draft.state.cap, "worker")
+            grows = f"{name} grows from {old} to {new} of at most {most}"
+            return f"{gpus} {verb} idle and nobody waits for {them}; {grows}"
 
 
 def asked(claims: Iterable[Claim], dimensions: Dimensions) -> str:
     """All that the claims need, e.g. `2 GPUs`."""
-    listed: list[tuple[Resources, int]] = []
-    for claim in claims:
-        for shape, count in claim.groups:
-            listed.append((dict(zip(dimensions.names, shape.vector, strict=True)), count))
-    return amount(listed)
+    groups = [group for claim in claims for group in claim.groups]
+    return amount([(dict(zip(dimensions.names, s.vector, strict=True)), n) for s, n in groups])
 
 
 def _need(helped: list[Claim], giver: str, dimensions: Dimensions) -> str:

@@ -196,10 +196,6 @@ class NodeRoom:
         rows = [self.left(n, kind) for n, s in enumerate(self.states) if s.node.takes_pods]
         return [sum([a for a in column if a > 0]) for column in zip(*rows, strict=True)]
 
-    def was_idle(self, shape: Shape) -> bool:
-        """Return whether such a pod would find idle room if the plan had promised none."""
-        return max(self.cluster.idle_slots(shape), default=0) > 0
-
 
 def _sum(base: Vector, vector: Vector, times: int = 1) -> Vector:
     return tuple([a + b * times for a, b in zip(base, vector, strict=True)])

@@ -30,8 +30,8 @@ from volcano_elastic.cluster_state.fact import fact
 from volcano_elastic.cluster_state.fit import PODS, Shape, Vector
 from volcano_elastic.cluster_state.job_state import JobState
 from volcano_elastic.cluster_state.node_state import slots_in
+from volcano_elastic.cluster_state.words import names
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
-from volcano_elastic.queue_policy.messages import names
 from volcano_elastic.queue_policy.node_room import Room
 from volcano_elastic.queue_policy.option import BestFirst, Option, Victim, VictimRequest
 from volcano_elastic.queue_policy.queue_room import Full

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import gc
+import heapq
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -30,7 +31,6 @@ from volcano_elastic.cluster_state.job_pods import eviction_order
 from volcano_elastic.cluster_state.queue_figures import queue_figures
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.backoff import Backoff
-from volcano_elastic.queue_policy.capability import lower_to_capability
 from volcano_elastic.queue_policy.claim_queue import ClaimQueue
 from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.queue_policy.departures import Departures
@@ -118,7 +118,7 @@ class _Planning:
         for job in draft.unsettled:
             draft.release(job, job.state.by_role.excess)
             self._correct(job)
-        lower_to_capability(draft)
+        self._lower_to_capabilities()
         asking = self._asking()
         waiting = cluster.waiting
         asked = bool(asking or waiting)
@@ -192,14 +192,9 @@ class _Planning:
             self._draft.lower(draft, size, Reason.SLOWED_DOWN)
 
     def _give_up_late(self, draft: JobDraft) -> None:
-        late = eviction_order(
-            (
-                pod
-                for pod in draft.unbound.values()
-                if pod.created is not None and self._now - pod.created > UNPLACED_AFTER
-            ),
-            worker_0=draft.goes_on_without_first,
-        )
+        before = self._now - UNPLACED_AFTER
+        old = [pod for pod in draft.unbound.values() if pod.created and pod.created < before]
+        late = eviction_order(old, worker_0=draft.goes_on_without_first)
         # As many as the minimum lacks are a claim, not surplus, and so is worker 0.
         claimed = max(0, draft.job.min - draft.held - draft.leader_pending)
         late = late[: max(0, len(late) - claimed)]
@@ -209,6 +204,29 @@ class _Planning:
             size = draft.size_without(len(late) + absent)
             if size < draft.size:
                 self._draft.lower(draft, size, Reason.SURPLUS_UNPLACED, late)
+
+    def _lower_to_capabilities(self) -> None:
+        """Volcano keeps a queue from growing beyond what an admin has set, and takes nothing back.
+        Here surplus leaves, its children's included; minimums stay."""
+        tree = self._draft.queues.tree
+        # Who leaves for a child leaves for its parents too.
+        for queue in sorted(tree.queues, key=lambda name: (-len(tree.chains[name]), name)):
+            if self._draft.queues.beyond_capability(queue):
+                self._lower_to_capability(queue)
+
+    def _lower_to_capability(self, queue: str) -> None:
+        """A unit at a time leaves the job that has most."""
+        draft = self._draft
+        jobs = [draft.job(state.job.key) for state in self._cluster.jobs_within(queue)]
+        givers = [(-job.weighted_surplus, job.job.key) for job in jobs if job.gives_units]
+        heapq.heapify(givers)
+        while givers and (beyond := draft.queues.beyond_capability(queue)):
+            job = draft.job(heapq.heappop(givers)[1])
+            if any(job.state.shape.vector[i] for i in beyond):
+                draft.lower(job, job.size - job.state.unit, Reason.LOWERED_TO_CAPABILITY)
+                job.queue_beyond = queue
+                if job.gives_units:
+                    heapq.heappush(givers, (-job.weighted_surplus, job.job.key))
 
     # Claim
 
@@ -267,7 +285,7 @@ class _Planning:
             for claim in self._claims.served.values()
             if claim.job is not None and not claim.runs
         ]
-        newcomers = [job for job in newcomers if self._may_grow_first(job)]
+        newcomers = [*filter(self._may_grow_first, newcomers)]
         moves = Moves(draft, resting, self._backoff.rebalanced, newcomers)
         moves.run()
         return moves

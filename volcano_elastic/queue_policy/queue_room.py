@@ -132,9 +132,8 @@ class QueueRoom:
         """The largest used / deserved of the queue's listed resources; 0 where none is listed."""
         deserved = self._deserved.get(name, ())
         used = self.used.get(name, ())
-        return max(
-            (used[i] / amount for i, amount in enumerate(deserved) if amount > 0), default=0.0
-        )
+        shares = [used[i] / amount for i, amount in enumerate(deserved) if amount > 0]
+        return max(shares, default=0.0)
 
     def entitled(self, name: str) -> bool:
         """Return whether the queue has a right to anything, else all of it is borrowed."""

@@ -84,17 +84,11 @@ class QuotaRoom:
         return found
 
     def _count(self, namespace: str) -> _Left:
-        now = [
-            min(
-                (
-                    quota.hard[name] - quota.used.get(name, 0)
-                    for quota in self._quotas[namespace]
-                    if name in quota.hard
-                ),
-                default=UNLIMITED,
-            )
-            for name in self._dimensions.names
-        ]
+        now = []
+        for name in self._dimensions.names:
+            quotas = [quota for quota in self._quotas[namespace] if name in quota.hard]
+            left = [quota.hard[name] - quota.used.get(name, 0) for quota in quotas]
+            now.append(min(left, default=UNLIMITED))
         if self._leaving is None:
             self._leaving = defaultdict(list)
             for n in self._nodes.releasing:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from functools import cache
 
-from volcano_elastic.cluster_state.fit import Shape
 from volcano_elastic.cluster_state.reason import NoChange, Reason, no_change
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 
@@ -28,19 +28,15 @@ def unchanged(
         served: some claim was promised room.
     """
     found: dict[str, NoChange] = {}
-    kept_for: dict[Shape, bool] = {}
     cluster = draft.cluster
+    was_idle = cache(lambda shape: max(cluster.idle_slots(shape), default=0) > 0)
     for queue in cluster.queues.values():
         reasons = queue.kept_asked if asked else queue.kept_unasked
         found |= reasons
         for key, kept in reasons.items() if served else ():
-            if kept.why_not_more is Reason.NO_ROOM:
-                # The room that it lacks may be there, and promised to a claim.
-                shape = cluster.jobs[key].shape
-                if shape not in kept_for:
-                    kept_for[shape] = draft.nodes.was_idle(shape)
-                if kept_for[shape]:
-                    found[key] = no_change(Reason.ROOM_OWED_TO_MINIMUM, kept.why_not_less)
+            # The room that it lacks may be there, and promised to a claim.
+            if kept.why_not_more is Reason.NO_ROOM and was_idle(cluster.jobs[key].shape):
+                found[key] = no_change(Reason.ROOM_OWED_TO_MINIMUM, kept.why_not_less)
         for ready, key in queue.cooling:
             if ready <= draft.now:
                 break
