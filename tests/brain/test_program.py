@@ -149,7 +149,9 @@ async def test_loads_that_the_trainer_told_are_history_without_a_metrics_api(
     url, log = f"sqlite:///{tmp_path / 'history.db'}", tmp_path / "log"
     with ApiServerProcess(tmp_path) as server:
         alive = f"http://127.0.0.1:{free_port()}/healthz"
-        live = brain(server.kubeconfig(), url, log, "--liveness", alive)
+        metrics = f"127.0.0.1:{free_port()}"
+        told_where = ("--liveness", alive, "--metrics-address", metrics)
+        live = brain(server.kubeconfig(), url, log, *told_where)
         async with server.client() as client, live:
             await install(client)
             made = await client.create(PYTORCHJOBS, annotated("a"))
@@ -198,8 +200,13 @@ async def test_loads_that_the_trainer_told_are_history_without_a_metrics_api(
                     history.close()
 
             assert await eventually(measured, "the pod's load is recorded") == ["1500m CPU, 3Gi"]
-            async with aiohttp.ClientSession() as session, session.get(alive) as answer:
-                assert answer.status == 200
+            async with aiohttp.ClientSession() as session:
+                async with session.get(alive) as answer:
+                    assert answer.status == 200
+                async with session.get(f"http://{metrics}/metrics") as answer:
+                    lines = (await answer.text()).splitlines()
+            for name in ("leader", "jobs", "measured_pods", "history_up"):
+                assert f"volcano_elastic_brain_{name} 1.0" in lines
     assert "not measured" not in log.read_text()
 
 

@@ -33,8 +33,9 @@ from volcano_elastic.brain.advice import Advice, advise_running, recommendation
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.history.run import Run
+from volcano_elastic.brain.metrics import Metrics
 from volcano_elastic.brain.recorder import Recorder
-from volcano_elastic.kube import event
+from volcano_elastic.kube import event, health
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.kubeconfig import Access
 from volcano_elastic.kube.lease import Election, Timing
@@ -71,6 +72,12 @@ class Options:
     lease_namespace: str | None = None
     liveness: str | None = None
     """URL to listen on, e.g. http://0.0.0.0:8080/healthz."""
+    metrics_address: tuple[str, int] | None = None
+    """Host and port to serve /metrics on; None: nowhere."""
+
+
+class UnusableAddress(Exception):
+    """An address that can't be listened on; says which and why."""
 
 
 async def run(access: Access, options: Options) -> None:
@@ -78,10 +85,21 @@ async def run(access: Access, options: Options) -> None:
 
     Raises:
         DatabaseError: the database's URL makes no sense.
+        UnusableAddress: the metrics' address can't be listened on.
     """
-    history = History(options.database)
+    history, metrics = History(options.database), Metrics()
     try:
-        async with Client(access, user_agent=COMPONENT) as client:
+        async with contextlib.AsyncExitStack() as stack:
+            client = await stack.enter_async_context(Client(access, user_agent=COMPONENT))
+            if options.metrics_address is not None:
+                host, port = options.metrics_address
+                try:
+                    port = await stack.enter_async_context(
+                        health.serve(host, port, metrics.registry, lambda: "")
+                    )
+                except OSError as error:
+                    raise UnusableAddress(f"{host}:{port}: {error.strerror}") from error
+                _log.info("metrics on http://%s:%d/metrics", host, port)
             election = Election(
                 client,
                 namespace=options.lease_namespace or access.namespace,
@@ -91,17 +109,23 @@ async def run(access: Access, options: Options) -> None:
             )
 
             async def lead() -> None:
-                await _in_a_thread(access, history, options)
+                metrics.leader.set(1)
+                try:
+                    await _in_a_thread(access, history, options, metrics)
+                finally:
+                    metrics.leader.set(0)
 
             await election.run(lead)
     finally:
         history.close()
 
 
-async def _in_a_thread(access: Access, history: History, options: Options) -> None:
+async def _in_a_thread(
+    access: Access, history: History, options: Options, metrics: Metrics
+) -> None:
     stop = threading.Event()
     registry = kopf.OperatorRegistry()
-    _Brain(access, history, options).register(registry)
+    _Brain(access, history, options, metrics).register(registry)
     running = asyncio.create_task(
         asyncio.to_thread(
             kopf.run,
@@ -120,9 +144,11 @@ async def _in_a_thread(access: Access, history: History, options: Options) -> No
 
 
 class _Brain:
-    def __init__(self, access: Access, history: History, options: Options) -> None:
-        self._access, self._options = access, options
-        self._recorder = Recorder(history, lambda: datetime.now(UTC), options.keep)
+    def __init__(
+        self, access: Access, history: History, options: Options, metrics: Metrics
+    ) -> None:
+        self._access, self._options, self._metrics = access, options, metrics
+        self._recorder = Recorder(history, lambda: datetime.now(UTC), options.keep, metrics)
         self._client: Client | None = None
         self._advised: set[str] = set()
         """Uids."""
@@ -161,6 +187,7 @@ class _Brain:
             self._jobs.pop(found.uid, None)
         else:
             self._jobs[found.uid] = job
+        self._metrics.jobs.set(len(self._jobs))
         if found.outcome or found.uid in self._advised:
             return
         if mode_of(job["metadata"].get("annotations") or {}, None) is BrainMode.OFF:
@@ -209,6 +236,7 @@ class _Brain:
             )
             with contextlib.suppress(AlreadyExists):
                 await client.create(EVENTS, told)
+                self._metrics.advice.labels("told").inc()
 
     async def _recommend(
         self, client: Client, job: Object, run: Run, found: Sequence[Advice]
@@ -221,6 +249,7 @@ class _Brain:
         # Gone, or another of its name: that one has an event of its own.
         with contextlib.suppress(NotFound, Conflict):
             await client.patch(PYTORCHJOBS, run.name, run.namespace, body, subresource="status")
+            self._metrics.advice.labels("recommended").inc(len(found))
 
     async def _largest_node(self, client: Client) -> Amounts | None:
         return observation.largest((await client.list(NODES))["items"])
@@ -237,6 +266,7 @@ class _Brain:
                 await self._recorder.pods_measured((), {})
                 continue
             used = await self._used(self._client, pods)
+            self._metrics.measured_pods.set(len(used))
             await self._recorder.pods_measured(pods, used)
             try:
                 await self._follow(self._client)
@@ -300,7 +330,7 @@ class _Brain:
         for uid, job in self._jobs.items():
             key = f"{job['metadata'].get('namespace', 'default')}/{auto_plan.name_of(job)}"
             if uid not in followed and key in plans and auto_plan.kept(job, plans[key]):
-                await _delete_plan(client, plans[key])
+                await self._delete_plan(client, plans[key])
 
     async def _keep_plan(
         self, client: Client, job: Object, run: Run, there: Object | None, node: Amounts | None
@@ -312,12 +342,13 @@ class _Brain:
                 # Another program's, or a leader's before: looked at next time.
                 with contextlib.suppress(AlreadyExists):
                     await client.create(SCALEPLANS, auto_plan.made(job, size))
+                    self._metrics.plans.labels("created").inc()
             return
         kept = auto_plan.kept(job, there)
         if kept is None or kept.is_beaten:
             return
         if kept.is_over:
-            await _delete_plan(client, there)
+            await self._delete_plan(client, there)
             return
         size = served_job.planned(job, run, kept.plan.roles, node, now, wait)
         patch = auto_plan.patch(kept, size, now)
@@ -325,6 +356,13 @@ class _Brain:
             patch.setdefault("metadata", {})["uid"] = there["metadata"]["uid"]
             with contextlib.suppress(NotFound, Conflict):
                 await client.patch(SCALEPLANS, kept.plan.name, kept.plan.namespace, patch)
+                self._metrics.plans.labels("patched").inc()
+
+    async def _delete_plan(self, client: Client, plan: Object) -> None:
+        meta = plan["metadata"]
+        with contextlib.suppress(NotFound, Conflict):
+            await client.delete(SCALEPLANS, meta["name"], meta["namespace"], uid=meta["uid"])
+            self._metrics.plans.labels("deleted").inc()
 
     async def _forget_for_ever(self) -> None:
         while True:
@@ -336,12 +374,6 @@ def _is_ours(job: Object) -> bool:
     """Return whether the operator carries the job out, not another controller."""
     policy = pytorchjob_validation.run_policy(job)
     return bool(policy.get("managedBy", CONTROLLER) == CONTROLLER)
-
-
-async def _delete_plan(client: Client, plan: Object) -> None:
-    meta = plan["metadata"]
-    with contextlib.suppress(NotFound, Conflict):
-        await client.delete(SCALEPLANS, meta["name"], meta["namespace"], uid=meta["uid"])
 
 
 def _readable(objects: Iterable[Object]) -> Iterator[QueuePolicy]:

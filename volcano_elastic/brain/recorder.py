@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from volcano_elastic.brain.advice import Advice, advise
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.history.run import Run
+from volcano_elastic.brain.metrics import Metrics
 from volcano_elastic.brain.past import Past
 from volcano_elastic.database.database import DatabaseError
 
@@ -31,8 +33,15 @@ class Recorder:
         keep: for how long after a run was last seen it is kept.
     """
 
-    def __init__(self, history: History, clock: Callable[[], datetime], keep: timedelta) -> None:
+    def __init__(
+        self,
+        history: History,
+        clock: Callable[[], datetime],
+        keep: timedelta,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._history, self._clock, self._keep = history, clock, keep
+        self._metrics = metrics or Metrics()
         self._runs: dict[str, Run] = {}
         """By uid, as they are known; those that could not be written stay here."""
         self._written: dict[str, Run] = {}
@@ -80,7 +89,10 @@ class Recorder:
         """Return what the job should ask for; by what is known already while the database fails."""
         if self._past is None:
             self._past = await self._ask(self._read_past, None)
-        return advise(job, run, self._past or Past(), node)
+        begun = time.thread_time()
+        found = advise(job, run, self._past or Past(), node)
+        self._metrics.advice_seconds.observe(time.thread_time() - begun)
+        return found
 
     def _read_past(self) -> Past:
         return Past(reversed(self._history.runs(most=_MOST_RUNS)))
@@ -117,10 +129,13 @@ class Recorder:
                     self._ready = True
                 answer = await asyncio.to_thread(question)
             except DatabaseError as error:
+                self._metrics.history_up.set(0)
+                self._metrics.history_failures.inc()
                 if str(error) != self._told:
                     self._told = str(error)
                     _log.warning("no history, so no advice: %s", error)
                 return otherwise
+            self._metrics.history_up.set(1)
             if self._told:
                 self._told = ""
                 _log.warning("the history is back: %s", self._history.name)

@@ -38,6 +38,11 @@ import click
 )
 @click.option("--keep-days", type=click.FloatRange(min=0), default=365.0, show_default=True)
 @click.option("--lease-namespace", help="Default: the kubeconfig's, or the pod's own.")
+@click.option(
+    "--metrics-address",
+    metavar="HOST:PORT",
+    help="To serve Prometheus' metrics on, e.g. 127.0.0.1:8081; default: nowhere.",
+)
 @click.option("--liveness", metavar="URL", help="To listen on, e.g. http://0.0.0.0:8080/healthz")
 def brain(
     kubeconfig: str | None,
@@ -47,6 +52,7 @@ def brain(
     live_after_seconds: float,
     keep_days: float,
     lease_namespace: str | None,
+    metrics_address: str | None,
     liveness: str | None,
 ) -> None:
     """Records what jobs use, and tells new ones what jobs like them needed.
@@ -57,7 +63,7 @@ def brain(
         # kopf takes it from there.
         os.environ["KUBECONFIG"] = kubeconfig
     from volcano_elastic.api.brain_mode import BrainMode
-    from volcano_elastic.brain.program import Options, run
+    from volcano_elastic.brain.program import Options, UnusableAddress, run
     from volcano_elastic.database.database import DatabaseError
     from volcano_elastic.kube.kubeconfig import KubeconfigError, load
 
@@ -72,6 +78,7 @@ def brain(
         live_after=timedelta(seconds=live_after_seconds),
         lease_namespace=lease_namespace,
         liveness=liveness,
+        metrics_address=None if metrics_address is None else _address(metrics_address),
     )
 
     async def until_signal() -> None:
@@ -84,6 +91,16 @@ def brain(
 
     try:
         asyncio.run(until_signal())
+    except UnusableAddress as error:
+        click.echo(f"error: --metrics-address {error}", err=True)
+        sys.exit(2)
     except (DatabaseError, KubeconfigError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise click.UsageError(f"--metrics-address: expected HOST:PORT, found {text!r}")
+    return host, int(port)
