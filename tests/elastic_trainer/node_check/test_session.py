@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from elastic_trainer.coordinator.recheck import RECHECK_SECONDS
 from elastic_trainer.node_check.message import (
     NOTE_BYTES,
     Order,
@@ -64,16 +65,16 @@ def _as(order: Trial, other: Order | None) -> Order:
     return replace(order, rank=other.rank) if isinstance(other, Trial) else order
 
 
-def hold(agents: dict[str, Agent]) -> Session:
+def hold(agents: dict[str, Agent], limits: Limits = LIMITS) -> Session:
     """A whole check; the clock goes by seconds."""
-    session = Session("c", LIMITS)
+    session = Session("c", limits)
     now = 0.0
     while not all(one.over for one in agents.values() if one.kind != "leaves"):
         for one in agents.values():
             if one.over is None and now >= one.comes and not (one.kind == "leaves" and now > 9):
                 one.ask(session, now, agents)
         now += 1.0
-        assert now < LIMITS.check + LIMITS.longest + 60
+        assert now < limits.check + limits.longest + 60
     return session
 
 
@@ -223,3 +224,18 @@ def test_a_check_of_1024_nodes_asks_little_of_the_coordinator() -> None:
 
     assert operations(round_) < 1000 * count
     assert session.over
+
+
+
+@pytest.mark.parametrize(("sound", "hangs"), [(2, 1), (3, 1), (5, 2), (8, 3)])
+def test_devices_that_hang_between_rounds_are_found_while_the_round_waits(
+    sound: int, hangs: int
+) -> None:
+    kinds = ["sound"] * sound + ["hangs"] * hangs
+    agents = {
+        f"a{i}": Agent(Presence(f"a{i}", f"node-{i}", i, "h", 1), kind, 0, 5)
+        for i, kind in enumerate(kinds)
+    }
+    session = hold(agents, LIMITS.between_rounds(RECHECK_SECONDS))
+    assert set(session.condemned()) == {f"node-{i}" for i in range(sound, sound + hangs)}
+    assert session.seconds < RECHECK_SECONDS

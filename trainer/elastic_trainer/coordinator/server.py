@@ -156,7 +156,7 @@ class CoordinatorServer:
         self._token = token
         self._whole = WholeValues(self._own_values)
         self._check_limits = check_limits or Limits()
-        self._check = self._new_check()
+        self._check = self._new_check(self._check_limits)
         """The newest: before the first round of those agents that ask for it; later of all that
         would be in a round, see recheck.py."""
         self._sessions: dict[str, AgentSession] = {}
@@ -176,15 +176,16 @@ class CoordinatorServer:
         """No agent has a stream open."""
         self._deserted.set()
 
-    def _new_check(self) -> Session:
-        return Session(uuid.uuid4().hex[:16], self._check_limits)
+    def _new_check(self, limits: Limits) -> Session:
+        return Session(uuid.uuid4().hex[:16], limits)
 
     def _apply(self, event: Event) -> None:
         before = self.state.phase, self.state.last_round
         known, recheck = self.state.failures_total, self.state.recheck
         self.state, effects = step(self.state, event, time.monotonic())
         if self.state.recheck is not None and self.state.recheck is not recheck:
-            self._check = self._new_check()
+            longest = self.state.settings.recheck_seconds
+            self._check = self._new_check(self._check_limits.between_rounds(longest))
         if self.state.failures_total > known:
             self._failures_delivered.clear()
         # A round goes to all its members, and names them all: it is encoded once.

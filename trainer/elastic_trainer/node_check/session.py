@@ -6,7 +6,7 @@ It does no I/O: each call brings the time, and what it knows is what agents said
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -37,6 +37,11 @@ class Limits:
     """The most (seconds) that a trial may take while none has passed in its round."""
     check: float = 900.0
     """The most (seconds) that all rounds may take; what is unknown then stays so."""
+
+    def between_rounds(self, check: float) -> Limits:
+        """Return the limits of a check that holds up a training: its nodes were at work a moment
+        ago, so that none has much to wait for, and where a device hangs all wait for it."""
+        return replace(self, least=self.least / 3, longest=self.longest / 6, check=check)
 
 
 @dataclass(frozen=True)
