@@ -212,6 +212,17 @@ QUEUES = Dashboard(
             "percentunit",
         ),
         Panel(
+            "Scheduling goodput",
+            "Workers' time that jobs were granted, of what they could have used, of the jobs that "
+            "are there.",
+            {
+                "{{queue}}": f"max by (queue) ({_O}worker_seconds{_QUEUE}, "
+                f'figure="granted"}}) / '
+                f'max by (queue) ({_O}worker_seconds{_QUEUE}, figure="wanted"}})',
+            },
+            "percentunit",
+        ),
+        Panel(
             "Resizes",
             "Of all queues, an hour, by reason.",
             {"{{reason}}": f"sum by (reason) (increase({_O}decisions_total[1h]))"},

@@ -153,6 +153,37 @@ async def test_an_operator_that_reaches_no_pod_takes_none_for_silent() -> None:
     assert set(lost.of(job).lost) == {"pod-0"}, "it is not the operator's way to pods"
 
 
+@pytest.mark.parametrize("vouched", [False, True])
+async def test_a_healthy_host_stays_while_only_the_operator_does_not_hear_it(vouched: bool) -> None:
+    """As where a NetworkPolicy comes between them while the job trains."""
+    _, lost, job = world()
+    now = [NOW]
+    lost._clock = lambda: now[0]
+    lost.hear(job, Report(heard=frozenset({0, 1})))
+    for _ in range(100):
+        now[0] += timedelta(seconds=10)
+        lost.hear(job, Report(reached=vouched, vouched=vouched))
+        assert not lost.of(job).lost
+    if not vouched:
+        return
+    for _ in range(31):  # its own agents hear it no more
+        now[0] += timedelta(seconds=10)
+        lost.hear(job, Report(reached=True))
+    assert set(lost.of(job).lost) == {"pod-0"}
+
+
+async def test_a_host_in_trouble_stays_while_agents_hear_it_though_the_operator_does_not() -> None:
+    cluster, lost, job = world()
+    lost.hear(job, Report(heard=frozenset({0, 1})))
+    cluster.nodes.put(node("n0", 2, ready=False))
+    for _ in range(9):
+        lost.hear(job, Report(reached=True, vouched=True))
+    assert not lost.of(job).lost, "its node and the operator are cut off from one another"
+    for _ in range(2):
+        lost.hear(job, Report(reached=True))
+    assert set(lost.of(job).lost) == {"pod-0"}
+
+
 @pytest.mark.parametrize("stamp", ["2026-01-01T11:00:00Z", "2026-01-01T13:00:00Z"])
 async def test_a_nodes_wrong_clock_makes_no_pod_lost_sooner_or_later(stamp: str) -> None:
     cluster, lost, job = world()

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from aiohttp import web
 
 from tests.operator.test_measurement import job, measuring, worker_zero
 from volcano_elastic.api.pytorchjob import PyTorchJob, parse
-from volcano_elastic.operator.coordinator_client import Report, standing, succession
+from volcano_elastic.operator.coordinator_client import Followed, Report, standing, succession
 from volcano_elastic.operator.ended_pods import EndedPods
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.pytorchjob.label import JOB_NAME, REPLICA_INDEX
@@ -38,8 +39,11 @@ def pod(index: int) -> Object:
 def test_an_agent_says_where_the_coordinator_is() -> None:
     ours = parse(job())
     assert succession(ours, worker_zero()) == "http://10.0.0.1:23458"
-    assert standing(told(), ours) == (1000, "http://10.0.0.2:23457")
-    assert standing(told(address="fd00::2:23456"), ours) == (1000, "http://[fd00::2]:23457")
+    followed = Followed(1000, heard=False, url="http://10.0.0.2:23457")
+    assert standing(told(), ours) == followed
+    assert standing(told(heard=True), ours) == replace(followed, heard=True)
+    six = standing(told(address="fd00::2:23456"), ours)
+    assert six == replace(followed, url="http://[fd00::2]:23457")
 
 
 @pytest.mark.parametrize(
@@ -160,18 +164,20 @@ def test_a_pod_that_ends_counts_no_other_of_its_node_out() -> None:
     assert ended.told("team/a", [here[0]]) == {"addresses": [], "pods": [second]}
 
 
+@pytest.mark.parametrize("hears", [False, True])
 async def test_a_new_host_that_gives_no_answer_is_the_one_that_is_silent(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, hears: bool
 ) -> None:
     heard: asyncio.Queue[tuple[frozenset[int] | None, str]] = asyncio.Queue()
 
     def hear(self: LostPods, job: PyTorchJob, report: Report) -> None:
         assert report.asked and report.reached, "an agent answered"
+        assert report.vouched is hears
         heard.put_nowait((report.heard, report.host))
 
     async def host(request: web.Request) -> web.Response:
         told = {"job": "team/a", "term": 1000, "address": f"127.0.0.3:{port - 1}"}
-        return web.json_response(told)
+        return web.json_response(told | {"heard": hears})
 
     monkeypatch.setattr(LostPods, "hear", hear)
     app = web.Application()

@@ -403,9 +403,9 @@ async def _ask_where_it_moved(
     import json
     from urllib.parse import urlsplit
 
-    from volcano_elastic.operator.coordinator_client import standing, succession
+    from volcano_elastic.operator.coordinator_client import Followed, standing, succession
 
-    found: list[tuple[int, str]] = []
+    found: list[Followed] = []
     for pod in pods:
         url = succession(job, pod)
         if url is None or len(found) >= _ASKED:
@@ -417,7 +417,7 @@ async def _ask_where_it_moved(
             found.append(followed)
     if not found:
         return None
-    url = max(found)[1]
+    url = max(found).url
     address = (urlsplit(url).hostname or "").strip("[]")
     hosts = (one for one in pods if (one.get("status") or {}).get("podIP") == address)
     name = next((one["metadata"]["name"] for one in hosts), None)

@@ -85,6 +85,8 @@ class Report:
     """Its newest rounds, by number."""
     reached: bool = False
     """Whether an agent answered, though maybe no coordinator."""
+    vouched: bool = False
+    """Whether an agent that answered hears the coordinator, which gave no answer itself."""
     asked: bool = True
     """False where the question could not be put, which says nothing of who would answer."""
 
@@ -111,9 +113,19 @@ def _url(job: PyTorchJob, pod: Mapping[str, Any] | None, offset: int) -> str | N
     return f"http://{host}:{(policy.rdzv_port or sized.port) + offset}"
 
 
-def standing(body: bytes, job: PyTorchJob) -> tuple[int, str] | None:
-    """Return term and HTTP address of the coordinator that an agent follows; None if it knows
-    none, or is another job's."""
+@dataclass(frozen=True, slots=True, order=True)
+class Followed:
+    """The coordinator that an agent follows."""
+
+    term: int
+    heard: bool
+    """Whether the agent hears it."""
+    url: str
+    """Where it serves HTTP."""
+
+
+def standing(body: bytes, job: PyTorchJob) -> Followed | None:
+    """Return the coordinator that an agent follows; None if it knows none, or is another job's."""
     try:
         told = json.loads(body)
     except ValueError:
@@ -124,7 +136,8 @@ def standing(body: bytes, job: PyTorchJob) -> tuple[int, str] | None:
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if not isinstance(term, int) or not host or not port.isdecimal() or len(port) > 5:
         return None
-    return term, f"http://{f'[{host}]' if ':' in host else host}:{int(port) + 1}"
+    url = f"http://{f'[{host}]' if ':' in host else host}:{int(port) + 1}"
+    return Followed(term, told.get("heard") is True, url)
 
 
 def read(body: bytes, job: PyTorchJob) -> Report:
@@ -232,13 +245,13 @@ async def ask(session: aiohttp.ClientSession, url: str, job: PyTorchJob, token: 
 
 async def find(
     session: aiohttp.ClientSession, urls: Sequence[str], job: PyTorchJob, token: str
-) -> str | None:
-    """Return where the newest coordinator that the agents at `urls` follow serves HTTP."""
+) -> Followed | None:
+    """Return the newest coordinator that the agents at `urls` follow."""
     answers = await asyncio.gather(
         *(_request(session, "GET", f"{url}/host", job, token) for url in urls)
     )
     found = [standing(body, job) for code, body in answers if code == 200]
-    return max((one for one in found if one is not None), default=(0, None))[1]
+    return max((one for one in found if one is not None), default=None)
 
 
 async def tell_gone(

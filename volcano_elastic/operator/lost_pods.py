@@ -27,6 +27,8 @@ from volcano_elastic.pytorchjob.lost_pod import (
 
 _LOOK_SECONDS = 1.0
 """Between two looks at jobs with pods on a node in trouble."""
+_ANSWERED_LATELY = timedelta(seconds=60)
+"""The operator asks each coordinator more often."""
 
 
 class LostPods:
@@ -52,9 +54,9 @@ class LostPods:
         """By job's key and pod's uid, where one is silent or was heard."""
         self._hosts: dict[str, str] = {}
         """By job's key, the address of the pod in which its coordinator was asked last."""
-        self._reached: set[str] = set()
-        """Namespaces where a coordinator or agent answered: where none did, it may be the operator
-        that reaches nobody."""
+        self._reached: dict[str, datetime] = {}
+        """By namespace, when a coordinator or agent there answered last: where none did, it may be
+        the operator that reaches nobody."""
         self._tell: Callable[[str], None] = lambda key: None
         self._ask: Callable[[str], None] = lambda key: None
         self._woken = asyncio.Event()
@@ -90,13 +92,29 @@ class LostPods:
             return
         # Its agents may have elected another host than worker 0.
         self._hosts[job.key] = report.host
+        now = self._clock()
         if report.heard is not None or report.reached:
-            self._reached.add(job.namespace)
+            self._reached[job.namespace] = now
         pods = self._pods(job)
-        contacts = listen(pods, report.heard, self._contacts.get(job.key, {}), self._clock())
+        contacts = listen(
+            pods,
+            report.heard,
+            self._contacts.get(job.key, {}),
+            now,
+            reached=report.reached or self._others_answer(job, now),
+            vouched=report.vouched,
+        )
         self._contacts[job.key] = contacts
         if self._troubles or any(c.silent_since is not None for c in contacts.values()):
             self._judge(job.key)
+
+    def _others_answer(self, job: PyTorchJob, now: datetime) -> bool:
+        """Tell whether it is the coordinator rather than the operator that is cut off, of a job
+        whose agents answer nothing: others in its namespace do."""
+        if rendezvous.can_elect(job) and not coordinator.dedicated(job):
+            return False
+        answered = self._reached.get(job.namespace)
+        return answered is not None and now - answered < _ANSWERED_LATELY
 
     def of(self, job: PyTorchJob) -> Losses:
         """Return what is lost of a job's pods."""

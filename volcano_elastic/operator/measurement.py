@@ -351,13 +351,15 @@ class Measurement:
             report = await coordinator_client.ask(session, url, job, token)
         # Another agent may have taken it over, and one without enough others may be the older.
         if (report.heard is None or report.missing) and others:
-            elsewhere = await coordinator_client.find(session, others, job, token)
+            followed = await coordinator_client.find(session, others, job, token)
+            elsewhere = followed.url if followed is not None else None
             if elsewhere is not None and elsewhere != url:
                 other = await coordinator_client.ask(session, elsewhere, job, token)
                 # Agents may speak of the one that answers by a name that only pods resolve.
                 if other.heard is not None or report.heard is None:
                     url, report = elsewhere, other
-            report = replace(report, reached=elsewhere is not None)
+            vouched = followed is not None and followed.heard and report.heard is None
+            report = replace(report, reached=followed is not None, vouched=vouched)
         report = replace(report, host=(urlsplit(url).hostname or "") if url is not None else "")
         self._remember_host(job.uid, url if report.heard is not None else None)
         ended = self._ended.told(job.key, self._cluster.pods_of(obj))

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from volcano_elastic.api.pytorchjob import QUEUE_ANNOTATION
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.pytorchjob.goodput import summed
+from volcano_elastic.pytorchjob.goodput import places, summed
 
 _SIZES = ("desired", "ready", "min", "max")
 DEFAULT_QUEUE = "default"
@@ -58,6 +58,12 @@ class StateMetrics(Collector):
             "Time of all processes of a queue's jobs, those that ended included, by its use.",
             labels=("queue", "use"),
         )
+        held = GaugeMetricFamily(
+            "volcano_elastic_worker_seconds",
+            "Time of workers of a queue's jobs, those that ended included: granted, and wanted, "
+            "which is as many as max allows. Their quotient is the queue's scheduling goodput.",
+            labels=("queue", "figure"),
+        )
         goodput: dict[str, list[object]] = defaultdict(list)
         states: Counter[tuple[str, str]] = Counter()
         sizes: Counter[tuple[str, str]] = Counter()
@@ -77,7 +83,9 @@ class StateMetrics(Collector):
         for queue, known in sorted(goodput.items()):
             for use, milliseconds in summed(known).items():
                 uses.add_metric((queue, use), milliseconds / 1000)
-        yield from (jobs, elastic, uses)
+            for figure, milliseconds in zip(("granted", "wanted"), places(known), strict=True):
+                held.add_metric((queue, figure), milliseconds / 1000)
+        yield from (jobs, elastic, uses, held)
 
     def _informer_families(self) -> Iterator[Metric]:
         objects = GaugeMetricFamily(

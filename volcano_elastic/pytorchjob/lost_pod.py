@@ -11,9 +11,11 @@ both             ─► lost at once; silence counts if two answers say so, or a
 one of them      ─► lost once it has said so for `lost_after`
 neither          ─► not lost
 
-An agent that is connected is heard, whether its workers train or not. No answer from a coordinator
-that was asked for a minute before the trouble counts only where one was heard before, or where any
-agent in the namespace answered: else it is the operator that reaches nobody.
+An agent that is connected is heard, whether its workers train or not; so is a coordinator that
+gives no answer, while agents answer that they hear it. On a node that is well, no answer at all
+speaks of the operator's own network rather than of the pod: it is no witness alone. No answer from
+a coordinator that was asked for a minute before the trouble counts only where one was heard before,
+or where any agent in the namespace answered: else it is the operator that reaches nobody.
 
 A lost pod may be alive behind a partition. It may then train on by itself for a while, but neither
 its words nor its commits count: the coordinator and the storage know a newer pod of its index.
@@ -65,6 +67,8 @@ class Contact:
     """When the coordinator was first seen without it; None while it is heard."""
     asked: datetime | None = None
     """When this was learned last."""
+    witnessed: bool = False
+    """Others answered then, who hear it no more either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +134,27 @@ def listen(
     heard: frozenset[int] | None,
     before: Mapping[str, Contact],
     now: datetime,
+    *,
+    reached: bool = False,
+    vouched: bool = False,
 ) -> dict[str, Contact]:
     """Return each pod's contact by uid after the coordinator was asked.
 
     Args:
         heard: indexes of the pods that it hears; None: it gave no answer, which says nothing of any
             pod but its own.
+        reached: where it gave none, others there have answered the operator.
+        vouched: some of them hear the coordinator.
     """
     found = {}
     for pod in pods:
         known = before.get(pod.uid, Contact())
         present = pod.host if pod.index is None else pod.index in (heard or ())
-        if heard is not None and present:
+        if (present and heard is not None) or (pod.host and heard is None and vouched):
             found[pod.uid] = Contact(True, None, now)
         elif pod.host if heard is None else pod.index is not None:
-            found[pod.uid] = Contact(known.heard, known.silent_since or now, now)
+            witnessed = heard is not None or reached
+            found[pod.uid] = Contact(known.heard, known.silent_since or now, now, witnessed)
         else:
             found[pod.uid] = known
     return found
@@ -184,7 +194,7 @@ def judge(
             alone = bad.counts_from, f"node {pod.node} {bad.reason}"
         # Of a pod that was never heard its start may take long; if nobody is heard, it is not the
         # pod.
-        elif silent is not None and contact.heard and anybody:
+        elif silent is not None and contact.heard and contact.witnessed and anybody:
             alone = silent, "nothing is heard from the pod, though its node is Ready"
         if alone is None:
             continue

@@ -226,7 +226,6 @@ def test_a_check_of_1024_nodes_asks_little_of_the_coordinator() -> None:
     assert session.over
 
 
-
 @pytest.mark.parametrize(("sound", "hangs"), [(2, 1), (3, 1), (5, 2), (8, 3)])
 def test_devices_that_hang_between_rounds_are_found_while_the_round_waits(
     sound: int, hangs: int
