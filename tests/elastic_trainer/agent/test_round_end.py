@@ -68,7 +68,7 @@ WAITS = """
 heard(link.RoundOver)
 say(link.Idle(1))
 place = heard(link.Place)
-say(link.Joined(place.round, 0))
+say(link.Joined(place.round, 0, 0))
 heard(link.RoundOver)
 say(link.Idle(place.round))
 sys.stdin.read()

@@ -289,7 +289,7 @@ async def test_a_run_that_began_is_told_to_the_coordinator_and_with_the_next_pla
     served: Served,
 ) -> None:
     worker = await served.worker()
-    worker.say(link.Joined(1, 70))
+    worker.say(link.Joined(1, 70, 0))
     await served.until(lambda: Linked(1, (os.getpid(),), False, 70) in served.told)
     served.server.reassign(Round(2, (Member("a"),), "127.0.0.1", 1), 0)  # it knows of less
     place = await worker.answer()
@@ -312,7 +312,7 @@ async def test_nothing_that_a_worker_says_ends_the_agents_service(served: Served
             link.Settle(True),
             link.Failing(),
             link.Idle(1),
-            link.Joined(1, 5),
+            link.Joined(1, 5, 0),
             link.SecondaryFailure(),
             link.Parked(),
             link.GivenUp("it can't be"),

@@ -412,6 +412,7 @@ class Agent:
             stop_step=local.stop if running else -1,
             fenced=running and local.fenced,
             pids=local.pids if running else (),
+            feed_port=local.feed_port if running else 0,
             recovers=running and local.recovers,
             version=VERSION,
             job=self.identity.job,
@@ -478,6 +479,7 @@ class Agent:
         elif isinstance(message, CheckNode):
             self._recheck.begin(*self._stream.dialled)
         elif isinstance(message, Standby):
+            self._workers.feeders = message.feeders
             self._prewarm()
         elif isinstance(message, Completed):
             self._complete = self._released = True

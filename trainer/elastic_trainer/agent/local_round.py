@@ -80,6 +80,8 @@ class LocalRound:
     """By step and local rank, until all workers' of a step are known."""
     joined: set[int] = field(default_factory=set)
     """Local ranks that took their place in a round they did not start with."""
+    feed_port: int = 0
+    """Where newcomers may follow its first worker's state; 0: nowhere."""
     carried: bool = False
     """Its workers were in another round before."""
 

@@ -34,6 +34,7 @@ from elastic_trainer.protocol.message import (
     FenceStop,
     Finished,
     Linked,
+    Member,
     NewestCommit,
     Progress,
     Round,
@@ -80,6 +81,8 @@ class WorkerServer:
         self.committed_step = -1
         self.commits: tuple[NewestCommit, ...] = ()
         """The newest in each storage, as far as this agent knows."""
+        self.feeders: tuple[Member, ...] = ()
+        """Whom this node's newcomers may follow: the port is that of a worker's feed."""
         self.last_run = 0
         """The greatest number of a run that the job's nodes are known to have begun."""
         self.step_times = StepTimes()
@@ -107,6 +110,7 @@ class WorkerServer:
             link.Fenced: self._on_fenced,
             link.Committed: self._on_committed,
             link.AskNewestCommit: self._on_ask_newest_commit,
+            link.AskFeeders: self._on_ask_feeders,
             link.Saved: self._on_saved,
             link.Digested: self._on_digested,
             link.Settle: self._on_settle,
@@ -141,6 +145,10 @@ class WorkerServer:
     def reassign(self, begun: Round, node_rank: int) -> None:
         """Hands the idle workers their places in the next round."""
         before = self.local
+        # What a newcomer has followed is what its feeder had.
+        followed = [] if before.round else [begun.rank_of(one.agent) for one in self.feeders]
+        size = before.local_world_size
+        fed_wrongly = any(rank // max(1, size) in followed for rank in begun.diverged)
         local = self.local = LocalRound(
             begun.round,
             before.workers,
@@ -164,7 +172,7 @@ class WorkerServer:
                     port=begun.master_port,
                     contested=begun.contested,
                     last_run=self.last_run,
-                    diverged=worker.rank in begun.diverged,
+                    diverged=fed_wrongly or worker.rank in begun.diverged,
                     shares=Division(tuple(zip(begun.reduced, begun.shares, strict=True))).encode(),
                 )
             )
@@ -378,6 +386,9 @@ class WorkerServer:
         steps = (one.step for one in self.commits if one.place == asked.place)
         worker.tell(link.NewestCommit(max(steps, default=-1)))
 
+    def _on_ask_feeders(self, local: LocalRound, worker: Worker, _: link.AskFeeders) -> None:
+        worker.tell(link.Feeders(",".join(f"{one.address} {one.port}" for one in self.feeders)))
+
     def _on_saved(self, local: LocalRound, worker: Worker, saved: link.Saved) -> None:
         if self._memory is None:
             raise MessageError("Saved: expected none, as this agent has no memory folder")
@@ -424,9 +435,11 @@ class WorkerServer:
     def _on_joined(self, local: LocalRound, worker: Worker, joined: link.Joined) -> None:
         if joined.round == local.round:
             local.joined.add(worker.local_rank)
+            local.feed_port = max(local.feed_port, joined.feed_port)
             self.learn((), joined.run)
             if local.linked and len(local.joined) == len(local.workers):
-                self._tell(Linked(local.round, local.pids, local.recovers, self.last_run))
+                told = local.pids, local.recovers, self.last_run, local.feed_port
+                self._tell(Linked(local.round, *told))
 
     def _on_secondary_failure(
         self, local: LocalRound, worker: Worker, _: link.SecondaryFailure

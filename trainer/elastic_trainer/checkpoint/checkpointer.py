@@ -157,7 +157,7 @@ class Checkpointer:
         self._before_save = before_save
         self._refuse_second()
         refuse_silent_aborts(backend(), os.environ)
-        self._state = ModelState(model, optimizer, data, extra or {})
+        self.state = self._state = ModelState(model, optimizer, data, extra or {})
         if before_save is None:
             refuse_split(self._state.model)
         self._memory = memory
@@ -212,6 +212,15 @@ class Checkpointer:
         return self._restorer.run
 
     @property
+    def training(self) -> str:
+        """Which training it is; empty until that is known."""
+        return self._restorer.training
+
+    def learn_training(self, training: str) -> None:
+        """Go on with a training that the folder couldn't tell of yet."""
+        self._restorer.training = training
+
+    @property
     def _group(self) -> ProcessGroup:
         return self.data.group
 
@@ -226,6 +235,7 @@ class Checkpointer:
         live: Identity = NOTHING,
         *,
         share: bool = False,
+        spoiled: bool = False,
         said: Sequence[Available | None] = (None,),
     ) -> None:
         """Give every rank the newest state that can be had, and begin a new run. On all ranks.
@@ -234,13 +244,13 @@ class Checkpointer:
 
         Args:
             live: of the state that this rank holds.
-            share: where there is no state at all, rank 0's initial one is everybody's.
+            share, spoiled: as Restorer.restore's.
             said: by rank, what `opening` returned in this round; the same on all ranks.
 
         Raises:
             StorageError, MismatchError: as the constructor.
         """
-        found = self._restorer.restore(self._memory, live, share=share, said=said)
+        found = self._restorer.restore(self._memory, live, share=share, spoiled=spoiled, said=said)
         identity = found.identity
         self.parent = identity[0]
         self.data.begin(run=self.run, parent=self.parent, round_=self.link.round)

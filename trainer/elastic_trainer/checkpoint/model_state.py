@@ -142,6 +142,23 @@ class ModelState:
             part.load_state_dict(from_plain(state["extra"][name]))
         self.data.load_state_dict(state["cursor"])
 
+    def adopt(self, state: Mapping[str, Any]) -> None:
+        """Take over what is not in tensors, of a replicated state whose tensors are those that
+        `take` returned here, or hold the same.
+
+        Raises:
+            ValueError: as `give`.
+        """
+        self._compare(state)
+        if not _is_live(self.model, state["model"]):
+            self.model.load_state_dict(state["model"])
+        _adopt_optimizer(self.optimizer, state["optimizer"])
+        for name, part in self.extra.items():
+            saved = state["extra"][name]
+            if not (isinstance(part, torch.nn.Module) and _is_live(part, saved)):
+                part.load_state_dict(from_plain(saved))
+        self.data.load_state_dict(state["cursor"])
+
     @property
     def complete(self) -> bool:
         """The optimizer has its state, which most make at their first step."""
@@ -204,6 +221,37 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) 
             for key, value in state["state"].get(number, {}).items():
                 if key in held:
                     held[key] = _exact(held[key], value, memory)
+
+
+def _is_live(module: torch.nn.Module, state: Mapping[str, Any]) -> bool:
+    """Return whether a module's state is its own memory, so that there is nothing to load."""
+    live = {one.data_ptr() for one in (*module.parameters(), *module.buffers())}
+    return all(isinstance(one, torch.Tensor) and one.data_ptr() in live for one in state.values())
+
+
+def _adopt_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Set what differs from the optimizer's own state."""
+    if type(optimizer).state_dict is not torch.optim.Optimizer.state_dict:
+        _load_optimizer(optimizer, state)
+        return
+    memory: dict[Any, torch.Tensor] = {}
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        for key, value in saved.items():
+            if key != "params":
+                group[key] = _same(group.get(key), value, memory)
+        for parameter, number in zip(group["params"], saved["params"], strict=True):
+            values = state["state"].get(number, {})
+            held = optimizer.state[parameter] if values else {}
+            for key, value in values.items():
+                held[key] = _same(held.get(key), value, memory)
+
+
+def _same(held: Any, saved: Any, memory: dict[Any, torch.Tensor]) -> Any:
+    """Return what is held, where that is what was saved, else a copy of that."""
+    both = isinstance(saved, torch.Tensor) and isinstance(held, torch.Tensor)
+    if both and held.dtype == saved.dtype and held.data_ptr() == saved.data_ptr():
+        return held
+    return from_plain(saved, memory)
 
 
 def _exact(held: Any, saved: Any, memory: dict[Any, torch.Tensor]) -> Any:

@@ -142,6 +142,7 @@ class Restorer:
         live: Identity,
         *,
         share: bool = False,
+        spoiled: bool = False,
         said: Sequence[Available | None] = (None,),
     ) -> Recovery:
         """Give every rank the newest state that can be had, and a new run; return which state that
@@ -151,10 +152,12 @@ class Restorer:
             memory: of this worker, where there is room in it.
             live: of the state that this rank holds.
             share: where there is no state at all, rank 0's initial one is everybody's.
+            spoiled: this process's initial state isn't there any more.
             said: by rank, what `opening` returned in this round; the same on all ranks.
 
         Raises:
             StorageError, MismatchError: as Checkpointer.
+            RuntimeError: a rank was lost, or the initial state is wanted and isn't there.
         """
         self._begin(memory)
         if self._link.diverged and live != NOTHING:
@@ -222,6 +225,11 @@ class Restorer:
                 others = tuple(one for one in available.mirrored if one[1] != found.identity)
                 available = replace(available, mirrored=others)
             everyone = self._group.gather(available)
+        if share and spoiled and found.identity == NOTHING and found.giver == self._group.rank:
+            raise RuntimeError(
+                "those whose training this process followed have all ended before their first "
+                "commit: expected a new process, which begins with the initial state"
+            )
         self._hand_over(found, [one.node for one in everyone], share)
         self._contested, self._looked = stored.unasked, None
         if live not in (NOTHING, found.identity) and Source.STORAGE in found.sources:

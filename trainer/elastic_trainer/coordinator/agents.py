@@ -57,6 +57,8 @@ class Agent:
     recovers: bool = False
     """Its workers go from round to round without a restart."""
     pids: tuple[int, ...] = ()
+    feed_port: int = 0
+    """Where newcomers may follow the state of one of its workers; 0: nowhere."""
     leaving_since: float | None = None
     leave_by: float = 0.0
     """If leaving: when it has to be gone."""
@@ -109,6 +111,7 @@ class Trait(Enum):
     WAITING = "waiting"
     COLD = "waiting without workers"
     LIVE = "asks for a round with workers that run"
+    STANDBY = "told to start its workers outside any round"
     AWAITED = "expected, and does not wait yet"
     HELD = "attached, with this newest step in its workers' memory"
     TAKEN = "has taken this round"
@@ -138,6 +141,8 @@ def _traits(agent: Agent) -> tuple[_Counted, ...]:
             found.append(Trait.COLD)
     if agent.live and agent.joined_at is not None:
         found.append(Trait.LIVE)
+    if agent.standby:
+        found.append(Trait.STANDBY)
     if agent.expected and not agent.leaving and (agent.joined_at is None or agent.standby):
         found.append(Trait.AWAITED)
     return tuple(found)

@@ -12,6 +12,7 @@ from elastic_trainer.coordinator.agents import Agent, Trait
 from elastic_trainer.coordinator.divergence_check import diverged_ranks
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.exclusion import lift
+from elastic_trainer.coordinator.feeders import feeders, standby
 from elastic_trainer.coordinator.hang_check import end_if_hung
 from elastic_trainer.coordinator.model import LONG_STEP, Fence, Phase, RoundRecord, State
 from elastic_trainer.coordinator.persistent_map import PersistentMap
@@ -28,7 +29,6 @@ from elastic_trainer.protocol.message import (
     Group,
     Member,
     Round,
-    Standby,
 )
 from elastic_trainer.succession.electorate import (
     earlier_groups,
@@ -192,9 +192,9 @@ def _prewarm(draft: Draft) -> None:
         if agent.waiting and not agent.live and agent.node not in state.excluded
     ]
     draft.put_all(replace(agent, standby=True) for agent in cold)
-    standby = Standby()
+    known = feeders(draft)
     for agent in cold:
-        draft.send(agent.agent, standby)
+        draft.send(agent.agent, standby(known, agent.pod_index))
 
 
 def _live(draft: Draft) -> bool:
@@ -249,6 +249,7 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
             held_step=-1,
             recovers=agent.live,
             pids=(),
+            feed_port=0,
         )
         for agent in chosen
     )

@@ -10,6 +10,7 @@ from elastic_trainer.coordinator.bookkeeping import booked
 from elastic_trainer.coordinator.divergence_check import hear_digests
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.failure_policy import Fail, decide
+from elastic_trainer.coordinator.feeders import tell_newcomers
 from elastic_trainer.coordinator.load import hear_load
 from elastic_trainer.coordinator.model import (
     Checking,
@@ -193,6 +194,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         processes=hello.processes,
         recovers=hello.recovers,
         pids=hello.pids,
+        feed_port=hello.feed_port,
         expected=hello.agent in state.expected,
         told_fence=hello.fence,
         told_stop=hello.stop_step,
@@ -290,9 +292,13 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
 
 def _linked(draft: Draft, agent: Agent, message: Linked) -> None:
     if agent.attached and _round_number(draft.state) == message.round:
-        draft.put(replace(agent, linked=True, recovers=message.recovers, pids=message.pids, late=0))
+        recovers, pids, feed_port = message.recovers, message.pids, message.feed_port
+        draft.put(
+            replace(agent, linked=True, recovers=recovers, pids=pids, late=0, feed_port=feed_port)
+        )
         last_run = max(draft.state.last_run, message.last_run)
         draft.state = replace(draft.state, last_run=last_run)
+        tell_newcomers(draft)
         if draft.state.watch.step < 0:
             draft.state = replace(draft.state, watch=draft.state.watch.moved(draft.now))
 

@@ -86,6 +86,11 @@ class AskNewestCommit:
 
 
 @dataclass(frozen=True, slots=True)
+class AskFeeders:
+    """Asks for Feeders."""
+
+
+@dataclass(frozen=True, slots=True)
 class Saved:
     """A slot of the memory folder holds a new state, for the agent to verify and to store."""
 
@@ -149,6 +154,8 @@ class Joined:
     round: int
     run: int
     """That begins; see checkpoint/recovery.py."""
+    feed_port: int
+    """Where newcomers may follow its state, see feed/; 0: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +266,14 @@ class NewestCommit:
 
 
 @dataclass(frozen=True, slots=True)
+class Feeders:
+    """The answer to AskFeeders."""
+
+    addresses: str
+    """HOST PORT, several with commas between: whom a newcomer may follow; empty: nobody."""
+
+
+@dataclass(frozen=True, slots=True)
 class AskWhereabouts:
     """Asks for Whereabouts, while its main thread may hang."""
 
@@ -283,6 +298,7 @@ FromWorker = (
     | Fenced
     | Committed
     | AskNewestCommit
+    | AskFeeders
     | Saved
     | Digested
     | Settle
@@ -304,6 +320,7 @@ FromAgent = (
     | Place
     | Settled
     | NewestCommit
+    | Feeders
     | AskWhereabouts
     | NoNextRound
     | Refused

@@ -27,12 +27,14 @@ from typing import Any, NoReturn
 from elastic_trainer.link import error_file
 from elastic_trainer.link.message import (
     LINE_BYTES,
+    AskFeeders,
     AskNewestCommit,
     AskStep,
     AskWhereabouts,
     Committed,
     Digested,
     Failing,
+    Feeders,
     Fenced,
     Finished,
     FromWorker,
@@ -140,6 +142,8 @@ class WorkerLink:
         """The answer to `settle`; None: there is none yet."""
         self._newest: int | None = None
         """The answer to `newest_commit`; None: there is none yet."""
+        self._feeders: str | None = None
+        """The answer to `feeders`; None: there is none yet."""
         self._sending = threading.Lock()
         self._progress = ProgressPage.private()
         self._handlers: dict[type, Callable[[Any], FromWorker | None]] = {
@@ -150,6 +154,7 @@ class WorkerLink:
             Place: self._on_place,
             Settled: self._on_settled,
             NewestCommit: self._on_newest_commit,
+            Feeders: self._on_feeders,
             AskWhereabouts: lambda _: whereabouts(self._step),
             NoNextRound: self._on_no_next_round,
             Refused: self._on_refused,
@@ -297,6 +302,24 @@ class WorkerLink:
                 raise LinkError("the round is over; the next one's agents know of the commits")
             return self._newest
 
+    def feeders(self) -> list[tuple[str, int]]:
+        """Return hosts and ports where a newcomer may follow the state of those that train, as was
+        known when this process was started; for a process without a round.
+
+        Raises LinkError if it is to have none.
+        """
+        if self._connection is None:
+            return []
+        with self._changed:
+            self._feeders = None
+            self._send(AskFeeders())
+            while self._feeders is None and not self._home:
+                self._changed.wait()
+            if self._feeders is None:
+                raise LinkError("training is complete")
+            pairs = (one.rpartition(" ") for one in self._feeders.split(",") if one)
+            return [(host, int(port)) for host, _, port in pairs]
+
     def stalled(self, seconds: float) -> None:
         """A commit has kept this process from training for so long; for its metrics."""
         self._progress.stalled(seconds)
@@ -418,8 +441,11 @@ class WorkerLink:
                 self._changed.wait(left)
             return self.over
 
-    def next_place(self) -> Place:
+    def next_place(self, meanwhile: Callable[[], bool] | None = None) -> Place:
         """Out of any round, with no collective under way: waits for the next round.
+
+        Args:
+            meanwhile: called again and again until it returns False.
 
         Ends the process with 0 where training was completed meanwhile.
         """
@@ -433,7 +459,15 @@ class WorkerLink:
             self._place = None
             self._send(Idle(self.round))
             while self._place is None and not self._home:
-                self._changed.wait()
+                if meanwhile is None:
+                    self._changed.wait()
+                    continue
+                self._changed.release()
+                try:
+                    goes_on = meanwhile()
+                finally:
+                    self._changed.acquire()
+                meanwhile = meanwhile if goes_on else None
             self._waiting = False
             place = self._place
             if place is not None:
@@ -443,9 +477,13 @@ class WorkerLink:
         self._send(Goodbye())
         sys.exit(0)
 
-    def joined(self, run: int) -> None:
-        """This process is in its round: connected, with the common state, and in that run."""
-        self._send(Joined(self.round, run))
+    def joined(self, run: int, feed_port: int = 0) -> None:
+        """This process is in its round: connected, with the common state, and in that run.
+
+        Args:
+            feed_port: where newcomers may follow its state; 0: nowhere.
+        """
+        self._send(Joined(self.round, run, feed_port))
 
     def finished(self) -> None:
         """The training loop is over: no step will follow, and no order is heeded any more.
@@ -525,6 +563,9 @@ class WorkerLink:
 
     def _on_newest_commit(self, newest: NewestCommit) -> None:
         self._newest = newest.step
+
+    def _on_feeders(self, feeders: Feeders) -> None:
+        self._feeders = feeders.addresses
 
     def _on_no_next_round(self, _: NoNextRound) -> None:
         self._home = True

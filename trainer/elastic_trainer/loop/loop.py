@@ -57,6 +57,7 @@ from elastic_trainer.loop.refusal import (
 from elastic_trainer.loop.round_member import RoundMember, data_parallel
 from elastic_trainer.loop.seed import seed_generators
 from elastic_trainer.loop.split_state import split_states
+from elastic_trainer.loop.state_feed import StateFeed
 from elastic_trainer.loop.undo import BufferBackup, ExtraBackup
 
 log = logging.getLogger(__name__)
@@ -189,6 +190,13 @@ class ElasticLoop:
             storage_patience=storage_patience,
             before_save=self._save_split if self._split else None,
         )
+        self._feed = StateFeed(
+            self.link,
+            self.checkpointer.state,
+            self._replay,
+            lambda: self.checkpointer.training,
+            possible=not self._split,
+        )
         refuse_scaled_split(self._split, self._extra)
         refuse_order(data)
         refuse_sharded(model)
@@ -228,6 +236,7 @@ class ElasticLoop:
             self._warn_of_uncommitted()
             raise
         finally:
+            self._feed.close()
             self._forget_what_followed()
 
     def _batches(self) -> Iterator[Any]:
@@ -351,6 +360,7 @@ class ElasticLoop:
         self._clock.end(self.data.batch_samples)
         if not self.data.last:
             return
+        self._feed.apply((self.checkpointer.run, self.data.steps + 1))
         self._apply_step()
         self.data.applied()
         self._identity = (self.checkpointer.run, self.data.steps)
@@ -372,6 +382,14 @@ class ElasticLoop:
                 "else is to be agreed on belongs into the body of `with loop.step():`"
             )
         self._half_applied = False
+
+    def _replay(self) -> None:
+        """Apply a step that others have made, before this process joins them."""
+        self._guard.applying = True
+        try:
+            self._apply()
+        finally:
+            self._guard.applying = False
 
     def _undo_step(self) -> None:
         self._take_back()
@@ -406,13 +424,17 @@ class ElasticLoop:
         order = self.link.boundary(self.data.steps, self.data.consumed, self.data.waited())
         checkpointer = self.checkpointer
         if order is Order.GO:
-            return not self._attempt(checkpointer.save_if_due)
+            if not self._attempt(checkpointer.save_if_due):
+                return True
+            self._feed.passed(self._identity)
+            return False
         if order is Order.ABORTED:
             return True
         if self.link.commit_wanted and not self._attempt(partial(checkpointer.commit, stored=True)):
             return True
         if not self._attempt(partial(self._hand_over, order is Order.LEAVE)):
             return True
+        self._feed.sync(self._identity, broken=False)
         if order is Order.LEAVE:
             self.data.close()
             self.link.fenced(self.data.steps, order)
@@ -450,14 +472,20 @@ class ElasticLoop:
         self._buffers = BufferBackup([])
         if self._begin is not None:
             self._begin(self)
-        self.link.joined(self.checkpointer.run)
+        self.link.joined(self.checkpointer.run, self._feed.serve())
 
     def _connect(self) -> None:
-        self._said = self._member.connect(self.link, self._opening, again=self._broken)
+        meanwhile = self._feed.follow()
+        again = self._broken
+        self._said = self._member.connect(
+            self.link, self._opening, again=again, meanwhile=meanwhile
+        )
         self.rank, self.world = self._member.group.rank, self._member.group.world
         self.data.regroup(self._member.group)
 
     def _opening(self) -> Opening:
+        self._identity, training = self._feed.settle(self._identity)
+        self.checkpointer.learn_training(training)
         trained = "\n".join(trained_parameters(self.module))
         return Opening(
             self._stopping,
@@ -470,6 +498,7 @@ class ElasticLoop:
     def _disconnect(self) -> None:
         """Out of the round; the state stays as it is."""
         self._broken = True
+        self._feed.sync(self._identity, broken=True)
         self.model = self.module
         self._member.disconnect(self.link)
 
@@ -478,8 +507,10 @@ class ElasticLoop:
         whole = [part.meet(self._member.group, self._identity) for part in self._split]
         live = self._identity if all(whole) else NOTHING
         found = [one.available for one in self._said]
-        self.checkpointer.restore(live, share=True, said=found)
+        spoiled = self._feed.spoiled
+        self.checkpointer.restore(live, share=True, spoiled=spoiled, said=found)
         self._identity = (self.checkpointer.parent, self.data.steps)
+        self._feed.go_on_from(self._identity)
         for part in self._split:
             part.level(self._identity, self.link.round, self.checkpointer.storage)
         if self._split and self._identity == NOTHING:

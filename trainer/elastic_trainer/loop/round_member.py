@@ -54,7 +54,14 @@ class RoundMember:
         """Before and after torch's, which begins lines with the rank, was put before it."""
         self._store: TCPStore | None = None
 
-    def connect(self, link: WorkerLink, say: Callable[[], T], *, again: bool) -> list[T]:
+    def connect(
+        self,
+        link: WorkerLink,
+        say: Callable[[], T],
+        *,
+        again: bool,
+        meanwhile: Callable[[], bool] | None = None,
+    ) -> list[T]:
         """Join the next round's group, or stay in this one; without an agent, torchrun's or none.
         Return what every rank says there, by rank.
 
@@ -63,6 +70,8 @@ class RoundMember:
             say: called once this rank knows its place, to say something that is known at once:
                 the others wait for it at most CONNECT_SECONDS.
             again: this process has left the round that it was started for.
+            meanwhile: called again and again while it waits for its place, until it returns
+                False.
 
         Raises:
             RuntimeError: not all came, or the round was over before.
@@ -72,7 +81,7 @@ class RoundMember:
                 return self.group.gather(say())
             self.disconnect(link)
             again = True
-        place = self._next_place(link, again)
+        place = self._next_place(link, again, meanwhile)
         said = None
         if place is not None:
             said = self._connect(link, place, say())
@@ -117,7 +126,9 @@ class RoundMember:
         connections.seal(set().union(*(listeners for listeners, _ in said)))
         return [one for _, one in said]
 
-    def _next_place(self, link: WorkerLink, again: bool) -> Place | None:
+    def _next_place(
+        self, link: WorkerLink, again: bool, meanwhile: Callable[[], bool] | None
+    ) -> Place | None:
         """None where there are no rounds."""
         if not link.agent:
             return None
@@ -127,7 +138,7 @@ class RoundMember:
             return Place(link.round, rank, world, os.environ["MASTER_ADDR"], port)
         if not link.round:
             warm_up_gloo()
-        return link.next_place()
+        return link.next_place(meanwhile)
 
     def disconnect(self, link: WorkerLink) -> None:
         """Leave the round's group, whole or broken; without an agent the group stays."""

@@ -53,7 +53,7 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., workers_succeeded: _Optional[_Union[WorkersSucceeded, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., transferring: _Optional[_Union[Transferring, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., inspected: _Optional[_Union[Inspected, _Mapping]] = ..., digested: _Optional[_Union[Digested, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., whole: _Optional[_Union[Whole, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced", "pids", "recovers", "version", "job", "processes", "succeeded", "node", "grace_seconds", "commits", "term", "port", "electorate", "goodput", "uncounted_milliseconds", "last_run", "alive_milliseconds", "keepers", "round_digest", "electorate_digest")
+    __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced", "pids", "recovers", "version", "job", "processes", "succeeded", "node", "grace_seconds", "commits", "term", "port", "electorate", "goodput", "uncounted_milliseconds", "last_run", "alive_milliseconds", "keepers", "round_digest", "electorate_digest", "feed_port")
     AGENT_FIELD_NUMBER: _ClassVar[int]
     POD_INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,7 @@ class Hello(_message.Message):
     KEEPERS_FIELD_NUMBER: _ClassVar[int]
     ROUND_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ELECTORATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FEED_PORT_FIELD_NUMBER: _ClassVar[int]
     agent: str
     pod_index: int
     address: str
@@ -118,7 +119,8 @@ class Hello(_message.Message):
     keepers: _containers.RepeatedCompositeFieldContainer[Moment]
     round_digest: bytes
     electorate_digest: bytes
-    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., last_round: _Optional[int] = ..., round: _Optional[bytes] = ..., step: _Optional[int] = ..., committed_step: _Optional[int] = ..., linked: _Optional[bool] = ..., leaving: _Optional[bool] = ..., finished: _Optional[bool] = ..., fence: _Optional[int] = ..., stop_step: _Optional[int] = ..., fenced: _Optional[bool] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., version: _Optional[int] = ..., job: _Optional[str] = ..., processes: _Optional[int] = ..., succeeded: _Optional[bool] = ..., node: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., port: _Optional[int] = ..., electorate: _Optional[bytes] = ..., goodput: _Optional[_Union[Goodput, _Mapping]] = ..., uncounted_milliseconds: _Optional[int] = ..., last_run: _Optional[int] = ..., alive_milliseconds: _Optional[int] = ..., keepers: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ..., round_digest: _Optional[bytes] = ..., electorate_digest: _Optional[bytes] = ...) -> None: ...
+    feed_port: int
+    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., last_round: _Optional[int] = ..., round: _Optional[bytes] = ..., step: _Optional[int] = ..., committed_step: _Optional[int] = ..., linked: _Optional[bool] = ..., leaving: _Optional[bool] = ..., finished: _Optional[bool] = ..., fence: _Optional[int] = ..., stop_step: _Optional[int] = ..., fenced: _Optional[bool] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., version: _Optional[int] = ..., job: _Optional[str] = ..., processes: _Optional[int] = ..., succeeded: _Optional[bool] = ..., node: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., port: _Optional[int] = ..., electorate: _Optional[bytes] = ..., goodput: _Optional[_Union[Goodput, _Mapping]] = ..., uncounted_milliseconds: _Optional[int] = ..., last_run: _Optional[int] = ..., alive_milliseconds: _Optional[int] = ..., keepers: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ..., round_digest: _Optional[bytes] = ..., electorate_digest: _Optional[bytes] = ..., feed_port: _Optional[int] = ...) -> None: ...
 
 class Whole(_message.Message):
     __slots__ = ("encoded_round", "encoded_electorate")
@@ -185,16 +187,18 @@ class Moment(_message.Message):
     def __init__(self, name: _Optional[str] = ..., ago: _Optional[int] = ...) -> None: ...
 
 class Linked(_message.Message):
-    __slots__ = ("round", "pids", "recovers", "last_run")
+    __slots__ = ("round", "pids", "recovers", "last_run", "feed_port")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PIDS_FIELD_NUMBER: _ClassVar[int]
     RECOVERS_FIELD_NUMBER: _ClassVar[int]
     LAST_RUN_FIELD_NUMBER: _ClassVar[int]
+    FEED_PORT_FIELD_NUMBER: _ClassVar[int]
     round: int
     pids: _containers.RepeatedScalarFieldContainer[int]
     recovers: bool
     last_run: int
-    def __init__(self, round: _Optional[int] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., last_run: _Optional[int] = ...) -> None: ...
+    feed_port: int
+    def __init__(self, round: _Optional[int] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., last_run: _Optional[int] = ..., feed_port: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("round", "step", "age_seconds", "samples", "step_seconds", "stall_milliseconds", "input_milliseconds", "compute", "waited", "network", "batches", "batch_samples", "total_samples")
@@ -509,8 +513,10 @@ class FenceCancel(_message.Message):
     def __init__(self, fence: _Optional[int] = ...) -> None: ...
 
 class Standby(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("feeders",)
+    FEEDERS_FIELD_NUMBER: _ClassVar[int]
+    feeders: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, feeders: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class RoundOver(_message.Message):
     __slots__ = ("round", "reason")

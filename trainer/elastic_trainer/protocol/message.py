@@ -190,6 +190,7 @@ class Hello:
     """Coordinators that told it of the ledger, the newest first, and since when."""
     round_digest: bytes = b""
     electorate_digest: bytes = b""
+    feed_port: int = 0
 
 
 @dataclass(frozen=True)
@@ -222,6 +223,7 @@ class Linked:
     pids: tuple[int, ...] = ()
     recovers: bool = False
     last_run: int = 0
+    feed_port: int = 0
 
 
 @dataclass(frozen=True)
@@ -396,7 +398,8 @@ class Dismissed:
 
 @dataclass(frozen=True)
 class Standby:
-    pass
+    feeders: tuple[Member, ...] = ()
+    """Whose port is that of a worker's feed."""
 
 
 @dataclass(frozen=True)
@@ -466,7 +469,7 @@ _ENCODED: dict[tuple[type[object], str], type[object]] = {
 }
 """Those that the wire has as bytes, by which they are known again: a round names all its members,
 and they all tell of it."""
-_LISTS = ("members", "commits", "groups", "reports", "departed", "earlier", "keepers")
+_LISTS = ("members", "commits", "groups", "reports", "departed", "earlier", "keepers", "feeders")
 """Fields that hold values of their own."""
 _PLAIN = (
     *("pids", "milliseconds", "compute", "waited", "network", "batches", "batch_samples"),

@@ -116,9 +116,34 @@ def read_parts(skeleton: bytes, tensors: memoryview) -> Any:
     return _read(skeleton, tensors, None)
 
 
+def read_onto(skeleton: bytes, size: int, memory: Mapping[tuple[int, int], torch.Tensor]) -> Any:
+    """Return the state, its tensors being those of another that is laid out alike.
+
+    Args:
+        size: bytes of the tensors' part.
+        memory: by offset and size of what is stored, its bytes (uint8), on any device.
+
+    Raises:
+        BlobError: as `read`, or a tensor isn't there.
+    """
+
+    class Onto(_Unpickler):
+        def _memory(self, offset: int, size: int) -> torch.Tensor:
+            try:
+                return memory[offset, size]
+            except KeyError:
+                raise BlobError(f"no tensor at {offset} of {size} bytes") from None
+
+    return _load(Onto(io.BytesIO(skeleton), size, None))
+
+
 def _read(skeleton: bytes, tensors: memoryview, meshes: Mapping[MeshKey, DeviceMesh] | None) -> Any:
+    return _load(_InOne(io.BytesIO(skeleton), tensors, meshes))
+
+
+def _load(unpickler: pickle.Unpickler) -> Any:
     try:
-        return _Unpickler(io.BytesIO(skeleton), tensors, meshes).load()
+        return unpickler.load()
     except BlobError:
         raise
     except Exception as error:  # pickle raises nearly anything for bytes that are no pickle
@@ -209,14 +234,16 @@ class _Unpickler(pickle.Unpickler):
     def __init__(
         self,
         file: io.BytesIO,
-        tensors: memoryview,
+        size: int,
         meshes: Mapping[MeshKey, DeviceMesh] | None,
     ) -> None:
         super().__init__(file)
-        self._tensors = tensors
+        self._size = size
         self._meshes = meshes
-        self._read: dict[tuple[int, int], torch.Tensor] = {}
-        """The bytes at an offset and of a size: tied tensors share them."""
+
+    def _memory(self, offset: int, size: int) -> torch.Tensor:
+        """Return the bytes at an offset."""
+        raise NotImplementedError
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -254,22 +281,40 @@ class _Unpickler(pickle.Unpickler):
         strides: tuple[int, ...] | None = None,
     ) -> torch.Tensor:
         """Without strides, as older versions saved it: contiguous."""
-        if not 0 <= offset <= offset + size <= len(self._tensors):
-            raise BlobError(f"a tensor at {offset}..{offset + size}, of {len(self._tensors)} bytes")
+        if not 0 <= offset <= offset + size <= self._size:
+            raise BlobError(f"a tensor at {offset}..{offset + size}, of {self._size} bytes")
         dtype = _dtype(name)
         if not size:
             return torch.empty(shape, dtype=dtype)
-        if (offset, size) not in self._read:
-            # Each its own storage: torch.save would write a shared one whole.
-            part = self._tensors[offset : offset + size]
-            self._read[offset, size] = torch.frombuffer(part, dtype=torch.uint8)
-        memory = self._read[offset, size].view(dtype)
+        memory = self._memory(offset, size).view(dtype)
         if strides is None:
             return memory.reshape(shape)
         fits = len(strides) == len(shape) and min(strides, default=0) >= 0
         if not fits or span(shape, strides) > len(memory):
             raise BlobError(f"a tensor of shape {shape} and strides {strides} in {size} bytes")
         return memory.as_strided(shape, strides)
+
+
+class _InOne(_Unpickler):
+    """All tensors lie in one memory."""
+
+    def __init__(
+        self,
+        file: io.BytesIO,
+        tensors: memoryview,
+        meshes: Mapping[MeshKey, DeviceMesh] | None,
+    ) -> None:
+        super().__init__(file, len(tensors), meshes)
+        self._tensors = tensors
+        self._read: dict[tuple[int, int], torch.Tensor] = {}
+        """The bytes at an offset and of a size: tied tensors share them."""
+
+    def _memory(self, offset: int, size: int) -> torch.Tensor:
+        if (offset, size) not in self._read:
+            # Each its own storage: torch.save would write a shared one whole.
+            part = self._tensors[offset : offset + size]
+            self._read[offset, size] = torch.frombuffer(part, dtype=torch.uint8)
+        return self._read[offset, size]
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -1,0 +1,272 @@
+"""A newcomer that follows comes to just the state that the others train, or to none."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from elastic_trainer.checkpoint.model_state import ModelState
+from elastic_trainer.checkpoint.recovery import NOTHING
+from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.feed import frame
+from elastic_trainer.feed.feeder import Feeder
+from elastic_trainer.feed.follower import Follower
+from elastic_trainer.feed.relay import Relay
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop.state_feed import StateFeed
+from elastic_trainer.ranks.process_group import ProcessGroup
+from torch.utils._pytree import tree_flatten
+from torch.utils.data import TensorDataset
+
+Make = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Make] = {
+    "AdamW": lambda given: torch.optim.AdamW(given, lr=0.01),
+    "AdamW, a tensor's rate": lambda given: torch.optim.AdamW(given, lr=torch.tensor(0.01)),
+    "SGD": lambda given: torch.optim.SGD(given, lr=0.01),
+    "SGD, momentum": lambda given: torch.optim.SGD(given, lr=0.01, momentum=0.9, nesterov=True),
+    "NAdam": lambda given: torch.optim.NAdam(given, lr=0.01),
+    "RAdam": lambda given: torch.optim.RAdam(given, lr=0.01),
+    "Adagrad": lambda given: torch.optim.Adagrad(given, lr=0.01),
+    "Rprop": lambda given: torch.optim.Rprop(given, lr=0.01),
+}
+
+
+class Training:
+    """One process's model, optimizer, schedule and data."""
+
+    def __init__(self, make: Make = OPTIMIZERS["AdamW"], noise: float = 0.0) -> None:
+        torch.manual_seed(0)
+        self.last = torch.nn.Linear(8, 1)
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), self.last)
+        self.optimizer = make(list(self.model.parameters()))
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, gamma=0.9)
+        samples = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+        self.data = ElasticDataset(samples, batch_size=4, epochs=10**6, group=ProcessGroup())
+        self._batches: Iterator[Any] | None = None
+        self.state = ModelState(self.model, self.optimizer, self.data, {"schedule": self.schedule})
+        self.noise = noise
+        self.feed = StateFeed(WorkerLink(None), self.state, self.apply, lambda: "", possible=True)
+
+    def apply(self) -> None:
+        self.optimizer.step()
+        self.schedule.step()
+        with torch.no_grad():
+            self.last.bias += self.noise  # what nobody else's step does
+
+    def step(self, feeder: Feeder) -> None:
+        if self._batches is None:
+            self._batches = iter(self.data)
+        inputs, labels = next(self._batches)
+        self.optimizer.zero_grad()
+        torch.nn.functional.mse_loss(self.model(inputs), labels).backward()  # type: ignore[no-untyped-call]
+        feeder.apply(self.feed._change, (7, self.data.steps + 1))
+        self.apply()
+        self.data.applied()
+        feeder.passed(self.state.take, self.identity)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return (7, self.data.steps)
+
+
+class Newcomer(threading.Thread):
+    """Follows in a thread of its own, as a process would."""
+
+    def __init__(
+        self,
+        training: Training,
+        port: int,
+        token: str = "",
+        relay: Relay | None = None,
+        behind: str = "",
+    ) -> None:
+        super().__init__(daemon=True)
+        self.training = training
+        self.follower = Follower(training.state, training.feed._replay, lambda _: None, relay)
+        self._begin: Callable[[], None] = lambda: self.follower.begin([("127.0.0.1", port)], token)
+        if behind:
+            self._begin = lambda: self.follower.begin_behind(behind, token)
+        self.ready = threading.Event()
+        self._place = threading.Event()
+        self.found = NOTHING
+        self.start()
+
+    def run(self) -> None:
+        self._begin()
+        while not self.follower.ready:
+            self.follower.follow(0.05)
+        self.ready.set()
+        while not self._place.is_set() and self.follower.follow(0.05):
+            pass
+        self._place.wait(60)
+        self.found = self.follower.settle()
+
+    def placed(self) -> tuple[int, int]:
+        self._place.set()
+        self.join(60)
+        return self.found
+
+
+@pytest.fixture
+def feeder() -> Iterator[Feeder]:
+    feeder = Feeder("127.0.0.1", "", 0, lambda _: None)
+    yield feeder
+    feeder.close()
+
+
+def train_until(training: Training, feeder: Feeder, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        training.step(feeder)
+        time.sleep(0.01)
+    raise AssertionError("not within a minute")
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    (ones, shape), (others, other_shape) = tree_flatten(one), tree_flatten(other)
+    assert shape == other_shape
+    for mine, theirs in zip(ones, others, strict=True):
+        if isinstance(mine, torch.Tensor):
+            assert mine.dtype == theirs.dtype and torch.equal(mine, theirs)
+        else:
+            assert mine == theirs
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_a_newcomer_comes_to_the_very_state(feeder: Feeder, make: Make) -> None:
+    training, other = Training(make), Training(make)
+    training.step(feeder)
+    newcomer = Newcomer(other, feeder.port)
+    train_until(training, feeder, newcomer.ready.is_set)
+    for _ in range(3):
+        training.step(feeder)
+    feeder.sync(training.state.take, training.identity, 60)
+    assert newcomer.placed() == training.identity
+    same(other.state.take(), training.state.take())
+    assert other.optimizer.param_groups[0]["lr"] == training.optimizer.param_groups[0]["lr"]
+    training.step(feeder)
+    other.step(feeder)
+    same(other.state.take(), training.state.take())
+
+
+def test_what_its_steps_lack_is_sent_in_the_end(feeder: Feeder) -> None:
+    training, other = Training(noise=0.25), Training()
+    training.step(feeder)
+    newcomer = Newcomer(other, feeder.port)
+    train_until(training, feeder, newcomer.ready.is_set)
+    training.step(feeder)
+    feeder.sync(training.state.take, training.identity, 60)
+    assert newcomer.placed() == training.identity
+    same(other.state.take(), training.state.take())
+
+
+def test_one_without_a_place_goes_on_to_follow(feeder: Feeder) -> None:
+    training, other = Training(), Training()
+    training.step(feeder)
+    newcomer = Newcomer(other, feeder.port)
+    train_until(training, feeder, newcomer.ready.is_set)
+    feeder.sync(training.state.take, training.identity, 60)
+    feeder.go_on_from(training.identity)
+    for _ in range(4):
+        training.step(feeder)
+    feeder.sync(training.state.take, training.identity, 60)
+    assert newcomer.placed() == training.identity
+    same(other.state.take(), training.state.take())
+
+
+def test_without_the_last_word_it_has_no_state(feeder: Feeder) -> None:
+    training, other = Training(), Training()
+    training.step(feeder)
+    newcomer = Newcomer(other, feeder.port)
+    train_until(training, feeder, newcomer.ready.is_set)
+    feeder.close()  # as if its process had ended
+    assert newcomer.placed() == NOTHING
+    assert newcomer.follower.touched
+
+
+def test_a_node_takes_the_state_once_for_all_its_newcomers(feeder: Feeder) -> None:
+    training, others = Training(), [Training() for _ in range(3)]
+    training.step(feeder)
+    place = f"test-feed-{os.getpid()}"
+    relay = Relay(place, 2, "")
+    newcomers = [Newcomer(others[0], feeder.port, relay=relay)]
+    newcomers += [Newcomer(other, 0, behind=place) for other in others[1:]]
+    train_until(training, feeder, lambda: all(one.ready.is_set() for one in newcomers))
+    assert len(feeder.guests) == 1
+    for _ in range(2):
+        training.step(feeder)
+    feeder.sync(training.state.take, training.identity, 60)
+    assert [one.placed() for one in newcomers] == [training.identity] * 3
+    for other in others:
+        same(other.state.take(), training.state.take())
+
+
+def test_who_follows_another_state_is_sent_away(feeder: Feeder) -> None:
+    training, other = Training(), Training()
+    training.step(feeder)
+    newcomer = Newcomer(other, feeder.port)
+    train_until(training, feeder, newcomer.ready.is_set)
+    feeder.go_on_from((8, training.data.steps))
+    assert newcomer.placed() == NOTHING
+
+
+def test_an_apply_that_fails_leaves_no_state(feeder: Feeder) -> None:
+    training, other = Training(), Training()
+
+    def fail(_: Mapping[str, Any]) -> None:
+        raise ZeroDivisionError
+
+    training.step(feeder)
+    newcomer = Newcomer(other, feeder.port)
+    newcomer.follower._replay = fail
+    train_until(training, feeder, lambda: not feeder.guests or newcomer.ready.is_set())
+    training.step(feeder)
+    feeder.sync(training.state.take, training.identity, 5)
+    assert newcomer.placed() == NOTHING
+
+
+def test_a_small_state_is_not_followed() -> None:
+    feeder = Feeder("127.0.0.1", "", 1 << 20, lambda _: None)
+    training, other = Training(), Training()
+    newcomer = Newcomer(other, feeder.port)
+    train_until(training, feeder, newcomer.ready.is_set)
+    assert newcomer.placed() == NOTHING
+    assert not newcomer.follower.touched
+    feeder.close()
+
+
+def test_a_stranger_is_let_go() -> None:
+    feeder = Feeder("127.0.0.1", "secret", 0, lambda _: None)
+    training = Training()
+    stranger = Newcomer(Training(), feeder.port, "guess")
+    train_until(training, feeder, stranger.ready.is_set)
+    assert stranger.placed() == NOTHING
+    assert not feeder.guests
+    member = Newcomer(Training(), feeder.port, "secret")
+    train_until(training, feeder, member.ready.is_set)
+    feeder.sync(training.state.take, training.identity, 60)
+    assert member.placed() == training.identity
+    feeder.close()
+
+
+def test_one_that_takes_nothing_holds_nobody_up(
+    feeder: Feeder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training()
+    with socket.create_connection(("127.0.0.1", feeder.port)) as silent:
+        silent.sendall(frame.hello(""))
+        train_until(training, feeder, lambda: bool(feeder.guests))
+        training.step(feeder)
+        guest = feeder.guests[0]
+        guest.ready = True
+        monkeypatch.setattr("elastic_trainer.feed.feeder.SYNC_SECONDS", 0.1)
+        feeder.sync(training.state.take, training.identity, 60)
+        assert not feeder.guests

@@ -1,0 +1,235 @@
+"""Feeder: lets newcomers follow a rank's state while it trains on.
+
+Whoever comes gets a copy of the state as it is between two steps, made while the next step's
+forward and backward pass runs, and after it what each step applies: its gradients, averaged over
+the ranks. So the newcomer makes the same steps by itself. When the round ends it is told the digest
+of each tensor, and sent those that differ. Nothing rests on the copy or on the steps: what a
+newcomer has in the end was compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from elastic_trainer.feed import frame, likeness
+from elastic_trainer.feed.frame import Frame, FrameError, Kind
+from elastic_trainer.feed.guest import Guest, Identity
+from elastic_trainer.protocol.auth import check_token
+from elastic_trainer.store.blob import Blob, lay_out
+
+STEPS_AHEAD = 4
+"""Steps that a guest may be behind, where they have more bytes than the state: it never would be
+there."""
+SYNC_SECONDS = 10.0
+"""For so long at most a guest may take to say what differs."""
+
+log = logging.getLogger(__name__)
+
+
+class Feeder:
+    """Serves newcomers; methods are for the training's own thread.
+
+    Args:
+        host: to bind to.
+        token: the job's; empty: whoever can reach it may come.
+        least: bytes of a state below which it isn't worth it, so that newcomers are sent away.
+        moved: called with the bytes of each piece that was sent, in a thread.
+    """
+
+    def __init__(self, host: str, token: str, least: int, moved: Callable[[int], None]) -> None:
+        self._token, self._least, self._moved = token, least, moved
+        self._listener = socket.create_server((host, 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._guests: list[Guest] = []
+        self._lock = threading.Lock()
+        self._copying: threading.Thread | None = None
+        self._size = 0
+        """Bytes of the state."""
+        threading.Thread(target=self._accept, name="newcomers", daemon=True).start()
+
+    @property
+    def guests(self) -> list[Guest]:
+        """Return those that are there."""
+        if not self._guests:  # nearly always
+            return []
+        with self._lock:
+            self._guests = [guest for guest in self._guests if not guest.closed]
+            return list(self._guests)
+
+    def passed(self, take: Callable[[], Mapping[str, Any]], identity: Identity) -> None:
+        """Between two steps: who has come since gets a copy of the state.
+
+        Args:
+            take: returns the state, which goes on to share its memory with the model.
+            identity: of the state.
+        """
+        new = [guest for guest in self.guests if guest.at is None]
+        if not new:
+            return
+        blob = lay_out(take())
+        self._size = blob.size
+        if blob.size < self._least:
+            for guest in new:
+                guest.close()
+            return
+        for guest in new:
+            guest.at = identity
+        self.wait_for_copy()
+        self._copying = threading.Thread(target=_copy, args=(blob, identity, new), name="copy")
+        self._copying.start()
+
+    def wait_for_copy(self) -> None:
+        """Before the state changes: wait until it is copied."""
+        if self._copying is not None:
+            self._copying.join()
+            self._copying = None
+
+    def apply(self, change: Callable[[], Mapping[str, Any]], identity: Identity) -> None:
+        """Before a step is applied: whoever follows is told what it applies.
+
+        Args:
+            change: returns gradients and whatever else the step depends on.
+            identity: of the state that the step leads to.
+        """
+        followers = [guest for guest in self.guests if guest.at is not None]
+        if not followers:
+            return
+        self.wait_for_copy()
+        blob = lay_out(change())
+        copied = _memory(blob.size)
+        blob.write(copied)
+        step = Frame(Kind.STEP, *identity, blob.skeleton, copied)
+        for guest in followers:
+            if guest.waiting > max(2 * self._size, STEPS_AHEAD * step.size):
+                log.warning(
+                    "a newcomer can't keep up with the steps: it gets the state when it joins"
+                )
+                guest.close()
+            guest.at = identity
+            guest.put(step)
+
+    def sync(
+        self, take: Callable[[], Mapping[str, Any]], identity: Identity, seconds: float
+    ) -> None:
+        """Between two steps, as the round ends: bring guests that are ready to just this state.
+
+        Args:
+            take: as `passed`'s.
+            identity: of the state.
+            seconds: to wait for them at most.
+        """
+        ready = [guest for guest in self.guests if guest.ready and guest.at == identity]
+        if not ready:
+            return
+        self.wait_for_copy()
+        for guest in ready:
+            guest.wanted = None
+            guest.put(Frame(Kind.SYNCING))
+        blob = lay_out(take())
+        told = likeness.encode(likeness.likenesses(blob))
+        for guest in ready:
+            guest.put(Frame(Kind.SYNC, *identity, blob.skeleton, told))
+        deadline = time.monotonic() + min(seconds, SYNC_SECONDS)
+        for guest in ready:
+            with guest.changed:
+                while guest.wanted is None and not guest.closed:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        log.warning(
+                            "a newcomer doesn't follow in time: it gets the state as it joins"
+                        )
+                        guest.close()
+                        break
+                    guest.changed.wait(left)
+                wanted = guest.wanted
+            if wanted is not None:
+                patch(guest, blob, wanted, identity)
+
+    def go_on_from(self, identity: Identity) -> None:
+        """Send away who follows another state than the one that training goes on from."""
+        for guest in self.guests:
+            if guest.at not in (None, identity):
+                guest.close()
+
+    def send_away(self) -> None:
+        """Send all away, and who comes from now on."""
+        self._least = 1 << 62
+        for guest in self.guests:
+            guest.close()
+
+    def send_unready_away(self) -> None:
+        """Nobody trains just now, so that nobody could follow; in any thread."""
+        for guest in self.guests:
+            if not guest.ready:
+                guest.close()
+
+    def close(self) -> None:
+        """The state may be changed by others from now on."""
+        self.wait_for_copy()
+        with contextlib.suppress(OSError):  # else the thread would go on to wait there
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for guest in self.guests:
+            guest.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._let_in, args=(connection,), daemon=True).start()
+
+    def _let_in(self, connection: socket.socket) -> None:
+        try:
+            frame.prepare(connection)
+            connection.settimeout(frame.SILENCE_SECONDS)
+            refusal = check_token(self._token, frame.read_hello(connection))
+            if refusal is not None:
+                raise FrameError(refusal)
+        except (OSError, FrameError) as error:
+            log.warning("refused who wanted to follow: %s", error)
+            connection.close()
+            return
+        guest = Guest(connection, self._moved)
+        with self._lock:
+            self._guests.append(guest)
+
+
+def _copy(blob: Blob, identity: Identity, guests: Sequence[Guest]) -> None:
+    try:
+        copied = _memory(blob.size)
+        blob.write(copied)
+    except Exception as error:
+        log.warning("newcomers can't have a copy of the state: %r", error)
+        for guest in guests:
+            guest.close()
+        return
+    base = Frame(Kind.BASE, *identity, blob.skeleton, copied)
+    for guest in guests:
+        guest.put(base)
+
+
+def _memory(size: int) -> torch.Tensor:
+    """Return so many bytes. Raises MemoryError where there aren't."""
+    return torch.from_numpy(np.empty(size, np.uint8))
+
+
+def patch(guest: Guest, blob: Blob, wanted: Sequence[int], identity: Identity) -> None:
+    """Send a guest the tensors that it wants of a state."""
+    known = range(len(blob.tensors))
+    if any(one not in known for one in wanted):
+        guest.close()
+        return
+    parts = [likeness.content(blob, one) for one in wanted]
+    content = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
+    guest.put(Frame(Kind.PATCH, *identity, b"", content))

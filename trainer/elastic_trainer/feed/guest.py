@@ -1,0 +1,103 @@
+"""Guest: a newcomer that follows, as the rank that feeds it sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+from elastic_trainer.feed import frame
+from elastic_trainer.feed.frame import Frame, FrameError, Kind
+
+Identity = tuple[int, int]
+
+log = logging.getLogger(__name__)
+
+
+class Guest:
+    """One connection, with a thread for each way.
+
+    Args:
+        connection: to a newcomer that was let in.
+        moved: called with the bytes of each piece that was sent, in a thread.
+    """
+
+    def __init__(self, connection: socket.socket, moved: Callable[[int], None]) -> None:
+        self._connection = connection
+        self._moved = moved
+        self.changed = threading.Condition()
+        self.at: Identity | None = None
+        """The state to which what was queued leads; None: nothing was yet."""
+        self.ready = False
+        """It has followed up to some moment, and goes on to follow."""
+        self.wanted: list[int] | None = None
+        """The answer to the last SYNC; None: there is none yet."""
+        self.closed = False
+        self._queue: deque[Frame] = deque()
+        self.waiting = 0
+        """Bytes that are queued."""
+        for name, run in (("feed", self._send_all), ("feed answers", self._hear)):
+            threading.Thread(target=run, name=name, daemon=True).start()
+
+    def put(self, *frames: Frame) -> None:
+        with self.changed:
+            if not self.closed:
+                self._queue.extend(frames)
+                self.waiting += sum(one.size for one in frames)
+                self.changed.notify_all()
+
+    def close(self) -> None:
+        with self.changed:
+            self.closed = True
+            self._queue.clear()
+            self.changed.notify_all()
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _send_all(self) -> None:
+        try:
+            while True:
+                with self.changed:
+                    while not self._queue and not self.closed:
+                        self.changed.wait()
+                    if self.closed:
+                        return
+                    next_ = self._queue.popleft()
+                    behind = len(self._queue)
+                frame.send(self._connection, next_, behind, self._moved)
+                with self.changed:
+                    self.waiting -= next_.size
+                    self.changed.notify_all()
+        except OSError as error:
+            log.info("a newcomer that was fed has gone: %s", error)
+        finally:
+            self.close()
+
+    def _hear(self) -> None:
+        try:
+            while (
+                said := frame.receive(self._connection, _ignore, frame.ANSWER_BYTES)
+            ) is not None:
+                with self.changed:
+                    if said.kind is Kind.READY:
+                        self.ready = True
+                        self._queue.append(Frame(Kind.READY_SEEN))
+                    elif said.kind is Kind.WANT:
+                        self.wanted = said.tensors.view(torch.int64).tolist()
+                    else:
+                        raise FrameError(f"expected READY or WANT, found {said.kind.name}")
+                    self.changed.notify_all()
+        except (OSError, FrameError, RuntimeError) as error:
+            log.info("a newcomer that was fed has gone: %s", error)
+        finally:
+            self.close()
+            self._connection.close()
+
+
+def _ignore(_: int) -> None:
+    return

@@ -1,0 +1,123 @@
+"""Relay: a node's first newcomer hands on to its others what it follows: it comes once a node."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+from elastic_trainer.feed import frame
+from elastic_trainer.feed.feeder import patch
+from elastic_trainer.feed.frame import Frame, FrameError, Kind
+from elastic_trainer.feed.guest import Guest
+from elastic_trainer.protocol.auth import check_token
+from elastic_trainer.store.blob import Blob
+
+GATHER_SECONDS = 10.0
+"""For so long the others of the node are waited for before the state is asked for."""
+SERVE_SECONDS = 2.0
+"""For so long at most they may take to say what differs, and to take it."""
+_HANDED_ON = (Kind.BASE, Kind.STEP, Kind.SYNCING, Kind.SYNC)
+
+log = logging.getLogger(__name__)
+
+
+class Relay:
+    """Serves the other newcomers of this node.
+
+    Args:
+        address: of a socket in Linux's abstract namespace, less its leading NUL.
+        expected: how many may come.
+        token: the job's.
+    """
+
+    def __init__(self, address: str, expected: int, token: str) -> None:
+        self._expected, self._token = expected, token
+        self._guests: list[Guest] = []
+        self._came = threading.Condition()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._listener.bind("\0" + address)
+            self._listener.listen(expected)
+        except OSError:
+            self._listener.close()
+            raise
+        threading.Thread(target=self._accept, name="siblings", daemon=True).start()
+
+    def gather(self) -> None:
+        """Wait until all have come; who comes later finds nobody."""
+        deadline = time.monotonic() + GATHER_SECONDS
+        with self._came:
+            while len(self._guests) < self._expected and (left := deadline - time.monotonic()) > 0:
+                self._came.wait(left)
+        self._stop_listening()
+
+    def hand_on(self, came: Frame) -> None:
+        """In the thread that follows."""
+        if came.kind in _HANDED_ON:
+            for guest in self._present():
+                guest.put(came)
+
+    def serve(self, blob: Blob, said: Frame) -> None:
+        """Give them what differs from the state that this process has just come to.
+
+        Args:
+            blob: of that state.
+            said: the word of it.
+        """
+        deadline = time.monotonic() + SERVE_SECONDS
+        for guest in self._present():
+            with guest.changed:
+                while guest.wanted is None and not guest.closed:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        guest.close()
+                        break
+                    guest.changed.wait(left)
+                wanted, guest.wanted = guest.wanted, None
+            if wanted is not None:
+                patch(guest, blob, wanted, (said.run, said.step))
+
+    def close(self) -> None:
+        """Once they have taken what is on its way."""
+        self._stop_listening()
+        deadline = time.monotonic() + SERVE_SECONDS
+        for guest in self._present():
+            with guest.changed:
+                while guest.waiting and not guest.closed:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        break
+                    guest.changed.wait(left)
+            guest.close()
+
+    def _present(self) -> Sequence[Guest]:
+        with self._came:
+            return [guest for guest in self._guests if not guest.closed]
+
+    def _stop_listening(self) -> None:
+        with contextlib.suppress(OSError):  # else the thread would go on to wait there
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            connection.settimeout(frame.SILENCE_SECONDS)
+            try:
+                refusal = check_token(self._token, frame.read_hello(connection))
+                if refusal is not None:
+                    raise FrameError(refusal)
+            except (OSError, FrameError) as error:
+                log.warning("refused who wanted to follow: %s", error)
+                connection.close()
+                continue
+            with self._came:
+                self._guests.append(Guest(connection, lambda _: None))
+                self._came.notify_all()
