@@ -2,7 +2,7 @@
 torchrun's c10d.
 
     python -m benchmarks.trainer [--tries N] [--c10d-tries N] [--event EVENT ...]
-                                 [--system SYSTEM ...] [--json]
+                                 [--system SYSTEM ...] [--megabytes N] [--json]
 
 Three torchrun agents with a worker each, on loopback, all in this machine. The coordinator, and
 c10d's store, are worker 0's node's; the other events are the last node's. `loop` trains by
@@ -15,7 +15,9 @@ which c10d gets one, as it takes a minute where a node is lost.
 
 `next step`: from the event to the first step in a world that knows of it; for a leave or a join,
 which nobody is surprised by, from the last step of the old world. `whole`: from the event to the
-first step with all nodes. `lost`: steps done again.
+first step with all nodes. `lost`: steps done again. `step`: the median time of a step before the
+event, which is part of both figures. --megabytes has the state that large, by an embedding of which
+a step uses little, but whose gradients go over the network all the same.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
@@ -64,7 +67,20 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 inputs = torch.randn(4096, 32)
 data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
-net = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 1))
+
+class Net(nn.Module):
+    def __init__(self, megabytes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 1))
+        # Each number of it has two of Adam's.
+        self.ballast = nn.ParameterList(
+            nn.Parameter(torch.zeros(1 << 20)) for _ in range(megabytes // 12)
+        )
+
+    def forward(self, inputs):
+        return self.layers(inputs) + sum(one[0] for one in self.ballast)
+
+net = Net(int(sys.argv[2]))
 optimizer = torch.optim.Adam(net.parameters())
 log = open(folder / f"steps-{os.getpid()}", "a", buffering=1)
 
@@ -153,6 +169,7 @@ class Try:
     next_step: float | None
     whole: float | None
     lost: int | None
+    step: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +183,8 @@ class Row:
     whole_seconds: float | None
     lost_steps: int | None
     """The most of a try."""
+    step_seconds: float | None
+    """The median time of a step before the event."""
     ratio: float | None
     """How many times as long c10d took for its next step; at least, where it never did."""
     load: float
@@ -175,8 +194,9 @@ class Row:
 class Job:
     """One system's agents, and what their workers noted."""
 
-    def __init__(self, system: str, folder: Path, nodes: int) -> None:
+    def __init__(self, system: str, folder: Path, nodes: int, megabytes: int = 0) -> None:
         self.system = system
+        self.megabytes = megabytes
         self.folder = folder
         self.script = folder / "train.py"
         self.script.write_text(_SCRIPTS[system])
@@ -201,7 +221,7 @@ class Job:
             *("--nnodes", f"1:{NODES}", "--nproc-per-node", "1", "--max-restarts", "100"),
             *("--rdzv-backend", backend, "--rdzv-id", "benchmark"),
             *("--rdzv-endpoint", f"127.0.0.1:{self.port}"),
-            *(str(self.script), str(self.folder)),
+            *(str(self.script), str(self.folder), str(self.megabytes)),
         ]
         with open(self.folder / f"agent-{node}.log", "ab") as log:
             self.agents[node] = subprocess.Popen(
@@ -223,7 +243,8 @@ class Job:
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end:
             steps = self.steps()
-            recent = [step for step in steps if step.time > time.time() - SETTLE_SECONDS]
+            seconds = max(SETTLE_SECONDS, 8 * (_step_seconds(steps) or 0.0))
+            recent = [step for step in steps if step.time > time.time() - seconds]
             places = {(step.rank, step.world) for step in recent}
             if len(recent) > 10 and places == {(rank, world) for rank in range(world)}:
                 return steps
@@ -286,14 +307,22 @@ def once(job: Job, event: str, number: int) -> Try:
         after[0].time - began,
         whole[0].time - at if whole and event not in _ANNOUNCED else None,
         max(0, newest + 1 - after[0].step),
+        _step_seconds(before),
     )
 
 
-def measure(system: str, event: str, tries: int) -> list[Try]:
+def _step_seconds(steps: Sequence[Step]) -> float | None:
+    """Return the median time between the last steps of whoever made the last one."""
+    times = [step.time for step in steps if step.pid == steps[-1].pid][-9:]
+    return statistics.median(b - a for a, b in pairwise(times)) if len(times) > 1 else None
+
+
+def measure(system: str, event: str, tries: int, megabytes: int) -> list[Try]:
     found: list[Try] = []
     while len(found) < tries:
         with tempfile.TemporaryDirectory() as folder:
-            job = Job(system, Path(folder), NODES - 1 if event == "join" else NODES)
+            nodes = NODES - 1 if event == "join" else NODES
+            job = Job(system, Path(folder), nodes, megabytes)
             try:
                 while len(found) < tries:
                     found.append(once(job, event, len(found)))
@@ -324,15 +353,16 @@ def _restore(job: Job, event: str) -> None:
 
 
 def rows(
-    systems: Sequence[str], events: Sequence[str], tries: int, c10d_tries: int
+    systems: Sequence[str], events: Sequence[str], tries: int, c10d_tries: int, megabytes: int
 ) -> Iterator[Row]:
     for event in events:
         peer: float | None = None
         # c10d first: the others' ratios are to it.
         for system in sorted(systems, key=lambda name: name != C10D):
-            found = measure(system, event, c10d_tries if system == C10D else tries)
+            found = measure(system, event, c10d_tries if system == C10D else tries, megabytes)
             pauses = [one.next_step for one in found if one.next_step is not None]
             wholes = [one.whole for one in found if one.whole is not None]
+            steps = [one.step for one in found if one.step is not None]
             lost = [one.lost for one in found if one.lost is not None]
             pause = statistics.median(pauses) if pauses else None
             if system == C10D:
@@ -345,6 +375,7 @@ def rows(
                 pause,
                 statistics.median(wholes) if wholes else None,
                 max(lost, default=None),
+                statistics.median(steps) if steps else None,
                 peer / pause if peer and pause and system != C10D else None,
                 os.getloadavg()[0] / (os.cpu_count() or 1),
             )
@@ -377,19 +408,28 @@ def main() -> int:
     parser.add_argument("--c10d-tries", type=int, default=1)
     parser.add_argument("--event", action="append", choices=EVENTS)
     parser.add_argument("--system", action="append", choices=SYSTEMS)
+    parser.add_argument("--megabytes", type=int, default=0, help="of the state")
     parser.add_argument("--json", action="store_true", help="one JSON array instead of the table")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # agents end too
     found = []
     systems, events = given.system or SYSTEMS, given.event or EVENTS
-    for row in rows(systems, events, given.tries, given.c10d_tries):
+    for row in rows(systems, events, given.tries, given.c10d_tries, given.megabytes):
         found.append(row)
         print(f"{row.event}, {row.system}: {_text(row.next_step_seconds)} s", file=sys.stderr)
     if given.json:
         print(json.dumps([asdict(row) for row in found], indent=2))
         return 0
     table = Table(
-        "event", "system", "recovered", "next step (s)", "whole (s)", "lost", "c10d /", "load"
+        "event",
+        "system",
+        "recovered",
+        "next step (s)",
+        "whole (s)",
+        "lost",
+        "step (s)",
+        "c10d /",
+        "load",
     )
     for row in found:
         table.add_row(
@@ -399,6 +439,7 @@ def main() -> int:
             _text(row.next_step_seconds),
             _text(row.whole_seconds),
             "–" if row.lost_steps is None else str(row.lost_steps),
+            _text(row.step_seconds),
             "" if row.ratio is None else f"{row.ratio:.0f}",
             f"{row.load:.1f}",
         )
