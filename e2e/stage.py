@@ -20,6 +20,9 @@ from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
 
 _JOB_LABEL = "training.kubeflow.org/job-name"
+PATIENCE = 180.0
+"""Seconds that anything may take which is waited for, on a machine that has other work. Less than
+those after which pods of dead nodes go anyway."""
 
 
 @dataclass
@@ -73,7 +76,9 @@ class Stage:
     def finished(self, job: DemoJob) -> str | None:
         return self.recorder.timeline.finished.get(job.name, (0, None))[1]
 
-    async def until(self, holds: Callable[[], object], what: str, seconds: float = 90) -> None:
+    async def until(
+        self, holds: Callable[[], object], what: str, seconds: float = PATIENCE
+    ) -> None:
         deadline = self.recorder.now() + seconds
         while not holds():
             if self.recorder.now() > deadline:
@@ -90,7 +95,7 @@ class Stage:
                 pytest.fail(f"{what}: not within {seconds} s\n{self.story()}")
             await asyncio.sleep(0.1)
 
-    async def steps_on(self, job: DemoJob, seconds: float = 90) -> None:
+    async def steps_on(self, job: DemoJob, seconds: float = PATIENCE) -> None:
         """Waits until the job has made ten more steps than now."""
         now = self.training(job).get("step") or 0
         await self.until(
@@ -99,7 +104,7 @@ class Stage:
             seconds,
         )
 
-    async def judge_finished(self, job: DemoJob, seconds: float = 120) -> TrainingResult:
+    async def judge_finished(self, job: DemoJob, seconds: float = PATIENCE) -> TrainingResult:
         """Wait for the job's end, which comes soon now, and check that it trained on each sample
         once."""
         (job.folder(self.out) / "hurry").touch()
@@ -158,7 +163,7 @@ async def running(
     ):
         recorder = Recorder(client, lambda text: print(text))
         watching = asyncio.create_task(recorder.run())
-        await asyncio.wait_for(recorder.nodes.synced.wait(), 10)
+        await asyncio.wait_for(recorder.nodes.synced.wait(), 120)
         try:
             yield Stage(plane, cluster, recorder, out)
         finally:

@@ -70,7 +70,7 @@ async def test_the_page_reads_by_its_rights_and_by_all_of_them(
             ):
                 url, _, token = address.partition("#token=")
                 headers = {"Authorization": f"Bearer {token}"}
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(120):
                     while True:
                         path = f"{url}api/job?job=default/looked-at"
                         async with session.get(path, headers=headers) as answer:

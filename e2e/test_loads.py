@@ -94,7 +94,7 @@ async def tune(stage: Stage, name: str) -> str:
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        out, _ = await asyncio.wait_for(process.communicate(), 60)
+        out, _ = await asyncio.wait_for(process.communicate(), 120)
     finally:
         if process.returncode is None:
             process.kill()

@@ -105,7 +105,7 @@ async def operator(kubeconfig: Path, log: Path) -> AsyncIterator[str]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
-        await asyncio.wait_for(process.wait(), 20)
+        await asyncio.wait_for(process.wait(), 120)
 
 
 async def until(holds: Callable[[], Awaitable[Any]], what: str) -> None:

@@ -43,7 +43,7 @@ async def brain(kubeconfig: Path, url: str, log: Path, *more: str) -> AsyncItera
         yield
         assert process.returncode is None, log.read_text()
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 30) == 0, log.read_text()
+        assert await asyncio.wait_for(process.wait(), 120) == 0, log.read_text()
     finally:
         if process.returncode is None:
             process.kill()

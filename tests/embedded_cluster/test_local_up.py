@@ -234,7 +234,7 @@ async def test_killed_programs_run_again_and_the_api_servers_death_is_told() -> 
             await asyncio.sleep(0.05)
         assert any("the scheduler died (SIGKILL)" in line for line in said)
         os.kill(before["apiserver"], signal.SIGKILL)
-        assert "the apiserver died (SIGKILL)" in await asyncio.wait_for(cluster.failed, 60)
+        assert "the apiserver died (SIGKILL)" in await asyncio.wait_for(cluster.failed, 120)
 
 
 _JOB = """

@@ -192,7 +192,7 @@ async def test_work_that_ends_by_itself_is_not_taken_for_a_lost_lease(
     async with server.client() as client:
         election = Election(client, namespace="default", name="x", identity="a", timing=QUICK)
         with pytest.raises(LookupError, match="a defect"):
-            await asyncio.wait_for(election.run(broken), 20)
+            await asyncio.wait_for(election.run(broken), 120)
         assert await holder(client) == ""
 
 

@@ -21,7 +21,7 @@ async def test_a_key_added_while_worked_on_comes_again_only_after_done() -> None
     queue.add("a")
     assert len(queue) == 0
     queue.done("a")
-    assert await asyncio.wait_for(queue.take(), 30) == "a"
+    assert await asyncio.wait_for(queue.take(), 120) == "a"
 
 
 async def test_a_key_that_rests_is_left_alone_while_others_go_on() -> None:
@@ -33,7 +33,7 @@ async def test_a_key_that_rests_is_left_alone_while_others_go_on() -> None:
     queue.add("small")
     assert await queue.take() == "small"
     assert len(queue) == 0
-    assert await asyncio.wait_for(queue.take(), 30) == "huge"
+    assert await asyncio.wait_for(queue.take(), 120) == "huge"
     queue.close()
 
 
@@ -42,11 +42,11 @@ async def test_failures_back_off_and_success_resets() -> None:
     delays = []
     queue.add("a")
     for _ in range(8):
-        await asyncio.wait_for(queue.take(), 30)
+        await asyncio.wait_for(queue.take(), 120)
         delays.append(queue.failed("a"))
     assert max(delays) <= 0.01
     assert delays[5] > delays[0]
-    await asyncio.wait_for(queue.take(), 30)
+    await asyncio.wait_for(queue.take(), 120)
     queue.done("a")
     queue.add("a")
     await queue.take()
@@ -58,5 +58,5 @@ async def test_the_earliest_of_several_delays_holds() -> None:
     queue = WorkQueue()
     queue.add_after("a", 60)
     queue.add_after("a", 0.01)
-    assert await asyncio.wait_for(queue.take(), 30) == "a"
+    assert await asyncio.wait_for(queue.take(), 120) == "a"
     queue.close()

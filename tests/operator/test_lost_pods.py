@@ -80,7 +80,7 @@ async def test_jobs_with_a_pod_on_a_node_in_trouble_are_asked_about_and_told() -
     try:
         lost.hear(job, Report(heard=frozenset({0, 1})))
         cluster.nodes.put(node("n1", 2, ready=False))
-        await asyncio.wait_for(asked.wait(), 30)
+        await asyncio.wait_for(asked.wait(), 120)
         assert not lost.of(job).lost and not told, "one witness alone"
         lost.hear(job, Report(heard=frozenset({0})))
         assert not lost.of(job).lost, "agents may be on their way to another coordinator"

@@ -101,13 +101,13 @@ async def test_the_new_host_is_asked_and_told_which_pods_have_ended() -> None:
         cluster.pods.drop(worker_zero())
         cluster.pods.put(pod(0))
         cluster.pods.put(pod(1))
-        await asyncio.wait_for(asked.wait(), 60)
+        await asyncio.wait_for(asked.wait(), 120)
         anew = pod(0)
         anew["metadata"] |= {"uid": "anew", "resourceVersion": "99"}
         anew["status"] = {}
         cluster.pods.put(anew)  # its making is known before the other's end
         told = {"addresses": ["127.0.0.1"], "pods": [{"address": "127.0.0.1", "index": 0}]}
-        assert await asyncio.wait_for(gone.get(), 60) == told
+        assert await asyncio.wait_for(gone.get(), 120) == told
 
 
 async def test_one_that_agents_call_by_a_name_is_told_which_pods_have_ended() -> None:
@@ -142,7 +142,7 @@ async def test_one_that_agents_call_by_a_name_is_told_which_pods_have_ended() ->
             if uid == "before":
                 cluster.pods.drop(worker)
         told = {"addresses": ["127.0.0.9"], "pods": [{"address": "127.0.0.9", "index": 0}]}
-        assert await asyncio.wait_for(gone.get(), 60) == told
+        assert await asyncio.wait_for(gone.get(), 120) == told
 
 
 def test_a_pod_that_ends_counts_no_other_of_its_node_out() -> None:
@@ -185,5 +185,5 @@ async def test_a_new_host_that_gives_no_answer_is_the_one_that_is_silent(
     async with serving(app) as port, measuring(port - 1) as (cluster, _, _):
         cluster.pods.drop(worker_zero())
         cluster.pods.put(pod(1))
-        while await asyncio.wait_for(heard.get(), 60) != (None, "127.0.0.3"):
+        while await asyncio.wait_for(heard.get(), 120) != (None, "127.0.0.3"):
             pass

@@ -302,7 +302,7 @@ async def test_a_kubeconfig_that_is_not_there_is_said(tmp_path: Path) -> None:
     operator = OperatorProcess(tmp_path / "nowhere")
     await operator.start(wait=False)
     assert operator.process is not None
-    assert await asyncio.wait_for(operator.process.wait(), 30) == 2
+    assert await asyncio.wait_for(operator.process.wait(), 120) == 2
 
 
 @pytest.mark.parametrize("elastic", [True, False])

@@ -52,7 +52,7 @@ async def test_an_operator_of_one_namespace_writes_no_others_and_a_refusal_is_tr
     report = ScalePlanReport(cluster, SnapshotBuilder(), lambda: NOW)
     task = asyncio.create_task(report.run())
     try:
-        await asyncio.wait_for(server.taken.wait(), 30)
+        await asyncio.wait_for(server.taken.wait(), 120)
         await asyncio.sleep(1.2)
     finally:
         task.cancel()

@@ -46,7 +46,7 @@ async def served(token: str = TOKEN) -> AsyncIterator[tuple[CoordinatorServer, i
         yield server, port
     finally:
         stopped.set()
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 120)
 
 
 @contextlib.asynccontextmanager
@@ -128,7 +128,7 @@ async def test_a_node_with_another_number_of_workers_is_refused() -> None:
 async def http(port: int, request: str) -> tuple[str, Any]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request.encode())
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), 120)
     writer.close()
     head, _, body = answer.decode().partition("\r\n\r\n")
     return head.split("\r\n")[0], body

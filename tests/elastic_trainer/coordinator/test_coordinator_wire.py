@@ -86,7 +86,7 @@ async def test_status_over_http() -> None:
     port = server.sockets[0].getsockname()[1]
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
-    told = await asyncio.wait_for(reader.read(), 30)
+    told = await asyncio.wait_for(reader.read(), 120)
     assert told.startswith(b"HTTP/1.1 200") and json.loads(told.split(b"\r\n\r\n")[1]) == {
         "step": 3
     }
@@ -101,11 +101,11 @@ async def test_connections_that_ask_nothing_block_nobody() -> None:
     for _ in range(CONNECTIONS):
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"GET /status HTTP/1.1\r\n\r\n")
-        told = await asyncio.wait_for(reader.read(), 30)
+        told = await asyncio.wait_for(reader.read(), 120)
         assert told.startswith(b"HTTP/1.1 200")
         writer.close()
     with contextlib.suppress(ConnectionError):  # how it hears so
-        assert await asyncio.wait_for(idle[0][0].read(), 30) == b"", "the oldest was cut off"
+        assert await asyncio.wait_for(idle[0][0].read(), 120) == b"", "the oldest was cut off"
     for _, writer in idle:
         writer.close()
     server.close()
@@ -124,7 +124,7 @@ async def test_a_body_of_no_bounded_length_is_not_read(head: str, code: str) -> 
     server = await serve_http("127.0.0.1", 0, lambda asked: json_answer("200 OK", {}))
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     writer.write(f"PUT /range HTTP/1.1\r\n{head}\r\n\r\n".encode())
-    told = await asyncio.wait_for(reader.read(), 30)
+    told = await asyncio.wait_for(reader.read(), 120)
     assert told.startswith(f"HTTP/1.1 {code} ".encode()) and b"expected a body of" in told
     writer.close()
     server.close()
@@ -137,13 +137,13 @@ def test_impossible_sizes_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 async def test_asked_to_end_it_waits_until_somebody_has_heard_of_all_failures() -> None:
     server = CoordinatorServer("ns/job", Settings(1, 1))
-    await asyncio.wait_for(server.failures_delivered(60), 30)  # of none
+    await asyncio.wait_for(server.failures_delivered(60), 120)  # of none
     server._apply(Received("a", Hello("a", 0, "h")))
     server._apply(Received("a", Failed(1, pid=7, code=1)))
     waiting = asyncio.ensure_future(server.failures_delivered(60))
     server.respond(Request("GET", "/metrics"))
     assert not (await asyncio.wait({waiting}, timeout=0.1))[0]
     server.respond(Request("GET", "/status"))
-    await asyncio.wait_for(waiting, 30)
+    await asyncio.wait_for(waiting, 120)
     server._apply(Received("a", Failed(2, pid=8, code=1)))
-    await asyncio.wait_for(server.failures_delivered(0.01), 30)  # nobody asks
+    await asyncio.wait_for(server.failures_delivered(0.01), 120)  # nobody asks

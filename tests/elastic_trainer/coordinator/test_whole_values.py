@@ -49,7 +49,7 @@ def abridged_hello(index: int) -> tuple[Any, Whole]:
 
 
 async def heard(call: Any) -> Any:
-    return decode(await asyncio.wait_for(call.read(), 30))
+    return decode(await asyncio.wait_for(call.read(), 120))
 
 
 def known(server: CoordinatorServer) -> tuple[Round | None, Electorate | None]:

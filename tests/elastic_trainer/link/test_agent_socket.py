@@ -107,7 +107,7 @@ class Served:
         return client
 
     async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not true():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
@@ -122,11 +122,11 @@ class Client:
         self.writer.write(message if isinstance(message, bytes) else encode(message))
 
     async def answer(self) -> link.FromAgent:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             return decode_from_agent(await self.reader.readline())
 
     async def closed(self) -> bool:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             return await self.reader.read() == b""
 
 
@@ -154,7 +154,7 @@ async def stranger(kind: str, served: Served) -> link.FromAgent:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", STRANGER, kind, address), stdout=subprocess.PIPE
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         said, _ = await process.communicate()
     return decode_from_agent(said)
 

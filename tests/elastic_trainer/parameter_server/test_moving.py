@@ -158,7 +158,7 @@ async def test_giver_keeps_its_rows_where_the_taker_was_started_again() -> None:
         stub = Direct(restarted, lambda _: None)
         return await give(run.source.holder, MOVED, stub, run.target.life, "e", lambda: False)
 
-    assert not await asyncio.wait_for(move(), 60)
+    assert not await asyncio.wait_for(move(), 120)
     run.check()
 
 

@@ -16,6 +16,8 @@ from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.kubeconfig import Access
 
 TOKEN = "a-token-of-the-tests"
+PATIENCE = 120
+"""Seconds to begin, or to end, on a machine that has other work."""
 
 
 class ApiServerProcess:
@@ -41,7 +43,7 @@ class ApiServerProcess:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENCE)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -58,13 +60,15 @@ class ApiServerProcess:
         # Not select(): it refuses descriptors beyond 1023.
         readable = select.poll()
         readable.register(self._process.stdout, select.POLLIN)
-        line = self._process.stdout.readline() if readable.poll(30_000) else ""
-        assert line.startswith("listening on http://127.0.0.1:"), f"said {line!r}"
+        line = self._process.stdout.readline() if readable.poll(PATIENCE * 1000) else ""
+        if not line.startswith("listening on http://127.0.0.1:"):
+            self.__exit__()
+            raise AssertionError(f"expected where it listens, found {line!r}")
         self.server = line.split()[-1]
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(10)
+        return self.process.wait(PATIENCE)
 
     def client(self) -> Client:
         return Client(Access(self.server, {"Authorization": f"Bearer {TOKEN}"}, None))

@@ -77,7 +77,7 @@ async def test_a_watch_ends_in_time_and_sends_its_first_state(
 ) -> None:
     await client.create(CONFIGMAPS, configmap(namespace, "one"))
     params = {"watch": "1", "timeoutSeconds": "1"}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         async with client.session.get(
             client.access.server + CONFIGMAPS.path(namespace),
             params=params,

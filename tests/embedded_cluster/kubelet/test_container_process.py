@@ -31,7 +31,7 @@ async def test_a_process_with_a_name_that_is_no_text_is_held_to_its_limit_too() 
     process = await asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE)
     try:
         assert process.stdout is not None
-        await asyncio.wait_for(process.stdout.readline(), 30)
+        await asyncio.wait_for(process.stdout.readline(), 120)
         me = os.getpid()  # it is the only descendant
         assert memory_watch.exceeded({me: 1}) == [me]
         assert memory_watch.exceeded({me: 2**40}) == []
@@ -50,7 +50,7 @@ ctypes.CDLL(None).pthread_exit(None)
 
 async def test_a_process_whose_first_thread_has_ended_is_killed_too(tmp_path: Path) -> None:
     runtime, log = ProcessRuntime(plain=True), tmp_path / "log"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         process = await runtime.start(
             Command([sys.executable, "-S", "-c", _WITHOUT_PARENT], {}, log)
         )
@@ -61,7 +61,7 @@ async def test_a_process_whose_first_thread_has_ended_is_killed_too(tmp_path: Pa
             await asyncio.sleep(0.02)
         runtime.kill(process)
         try:
-            end = await asyncio.wait_for(asyncio.shield(process.end), 20)
+            end = await asyncio.wait_for(asyncio.shield(process.end), 120)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)

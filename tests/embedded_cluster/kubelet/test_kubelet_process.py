@@ -309,7 +309,7 @@ async def test_fake_pods_run_end_and_go_without_a_process() -> None:
     cluster = LocalCluster(
         nodes=3, gpus_per_node=8, kubelet="fake", operator=False, scheduler=False
     )
-    async with asyncio.timeout(60), cluster, cluster.client() as client:
+    async with asyncio.timeout(120), cluster, cluster.client() as client:
         world = World(cluster, client)
         local = "local.volcano-elastic.io"
         notes = {f"{local}/exit-code": "3", f"{local}/run-seconds": "0.5"}
@@ -336,7 +336,7 @@ async def test_fake_pods_run_end_and_go_without_a_process() -> None:
 async def test_fake_pods_that_were_there_before_the_kubelet_run_too() -> None:
     """Though nothing about them changes any more."""
     cluster = LocalCluster(kubelet="none", operator=False, scheduler=False)
-    async with asyncio.timeout(60), cluster, cluster.client() as client:
+    async with asyncio.timeout(120), cluster, cluster.client() as client:
         world = World(cluster, client)
         await world.create("early", "any")
         pods = Informer(client, PODS)
