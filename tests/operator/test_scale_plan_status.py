@@ -119,7 +119,32 @@ def test_what_is_not_carried_out_is_said() -> None:
     found = told(scale_plan(psHosts=["ps-0"]), job())
     state, reason, message = condition(found, "Pods")
     assert (found["phase"], state, reason) == ("Succeeded", "False", "NotAll")
-    assert message.startswith("psHosts is not carried out: workers learn from")
+    assert message.startswith("psHosts is not carried out: its hosts aren't")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"replicaResourceSpecs": {"PS": {"replicas": 3}}},
+        {"replicaResourceSpecs": {}, "psHosts": [f"a-ps-{i}:23456" for i in range(3)]},
+    ],
+)
+def test_parameter_servers_are_counted_until_all_of_them_run(spec: Object) -> None:
+    plan = scale_plan(**spec)
+    assert condition(told(plan, job()), "Replicas")[1] == "NoSuchRole"
+    obj = job()
+    replicas = obj["spec"]["pytorchReplicaSpecs"]
+    replicas["PS"] = replicas["Worker"] | {"replicas": 2}
+    found = told(plan, obj)
+    assert (found["phase"], condition(found, "Replicas")[2]) == ("Pending", "PS: 2 of 3 pods")
+    obj["status"]["elastic"]["servers"] = {"replicas": 3, "insteadOf": 2}
+    obj["status"]["replicaStatuses"] = {"PS": {"active": 2}}
+    found = told(plan, obj)
+    assert (found["phase"], condition(found, "Replicas")[2]) == ("Scaling", "PS: 2 of 3 pods run")
+    obj["status"]["replicaStatuses"]["PS"]["active"] = 3
+    found = told(plan, obj)
+    assert (found["phase"], condition(found, "Replicas")[0]) == ("Succeeded", "True")
+    assert all(one["type"] != "Pods" for one in found["conditions"])
 
 
 def test_pods_that_are_named_have_left_or_it_is_said_why_not() -> None:

@@ -6,12 +6,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.pytorchjob.world import NOW, World, copied, job_object, values
+from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.api.pytorchjob_validation import validate
+from volcano_elastic.api.scale_plan import RolePlan, ScalePlan, servers_named
+from volcano_elastic.api.server_count import ServerCount
 from volcano_elastic.cluster_state.grouping import cluster_state
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.pytorchjob import action as a
+from volcano_elastic.pytorchjob import servers
 
 
 def world(*, master: bool = False, servers: int = 2, **spec: Any) -> World:
@@ -216,3 +222,140 @@ def test_taking_the_role_out_takes_its_pods_away() -> None:
     del w.job["spec"]["pytorchReplicaSpecs"]["PS"]
     going = [x.name for x in w.step() if isinstance(x, a.DeletePod)]
     assert going == ["a-ps-0", "a-ps-1"]
+
+
+def planned(**roles: int) -> ScalePlan:
+    return ScalePlan(
+        "p", "team", "a", roles={name: RolePlan(count) for name, count in roles.items()}
+    )
+
+
+@pytest.mark.parametrize("elastic", [{"min": 2, "max": 4}, None])
+def test_an_edit_of_its_replicas_brings_servers_and_takes_them_away(
+    elastic: dict[str, Any] | None,
+) -> None:
+    w = world(elastic=elastic)
+    w.run_all()
+    before = set(w.pods)
+    w.job["spec"]["pytorchReplicaSpecs"]["PS"]["replicas"] = 4
+    assert w.created(w.settle()) == ["a-ps-2", "a-ps-3"]
+    assert w.state == "Running", "workers train on while servers come"
+    assert values(w, "a-ps-3")["VOLCANO_ELASTIC_PARAMETER_SERVERS"].count(",") == 3
+    assert before | {"a-ps-2", "a-ps-3"} == w.pods.keys() == w.services.keys()
+    w.run_all()
+    assert w.state == "Running"
+    w.job["spec"]["pytorchReplicaSpecs"]["PS"]["replicas"] = 1
+    going = [x for x in w.settle() if isinstance(x, a.DeletePod)]
+    assert [x.name for x in going] == ["a-ps-1", "a-ps-2", "a-ps-3"]
+    assert all(x.grace is None for x in going), "they have their own time to give rows away"
+    assert w.pods["a-ps-1"]["spec"]["terminationGracePeriodSeconds"] == 600
+    assert "a-ps-1" in w.services, "workers speak to it until it has gone"
+    for name in ("a-ps-1", "a-ps-2", "a-ps-3"):
+        del w.pods[name]
+    w.settle()
+    assert w.services.keys() == before - {"a-ps-1"}
+    assert w.podgroup is not None and w.podgroup["spec"]["minMember"] == 3
+
+
+def test_a_template_says_how_long_a_server_has_to_end() -> None:
+    w = world()
+    w.job["spec"]["pytorchReplicaSpecs"]["PS"]["template"]["spec"][
+        "terminationGracePeriodSeconds"
+    ] = 9
+    w.pods.clear()
+    w.settle()
+    assert w.pods["a-ps-0"]["spec"]["terminationGracePeriodSeconds"] == 9
+    assert "terminationGracePeriodSeconds" not in world().pods["a-worker-0"]["spec"]
+
+
+@pytest.mark.parametrize("elastic", [{"min": 2, "max": 4}, None])
+def test_a_plan_sets_their_number_while_it_counts(elastic: dict[str, Any] | None) -> None:
+    w = world(elastic=elastic)
+    w.run_all()
+    w.plan = planned(PS=3)
+    done = w.settle()
+    assert w.created(done) == ["a-ps-2"]
+    said = [x.message for x in done if isinstance(x, a.EmitEvent) and x.reason == "ServersScaled"]
+    assert said == ["from 2 to 3 parameter servers: ScalePlan p"]
+    assert w.status["elastic"]["servers"] == {
+        "replicas": 3,
+        "insteadOf": 2,
+        "message": "ScalePlan p",
+    }
+    w.run_all()
+    w.plan = planned(Worker=2)
+    done = w.settle()
+    assert [x.name for x in done if isinstance(x, a.DeletePod)] == ["a-ps-2"]
+    assert "servers" not in (w.status.get("elastic") or {})
+
+
+def test_a_plans_hosts_are_the_first_servers_of_the_job() -> None:
+    assert servers_named("a", ["a-ps-1:23456", "a-ps-0.team.svc:23456"]) == 2
+    assert servers_named("a", ["a-ps-1:23456"]) is None
+    assert servers_named("a", ["b-ps-0"]) is None
+    assert servers_named("a", []) is None
+    w = world()
+    w.run_all()
+    w.plan = ScalePlan("p", "team", "a", named_servers=1)
+    assert [x.name for x in w.settle() if isinstance(x, a.DeletePod)] == ["a-ps-1"]
+    w.plan = planned(PS=0)
+    w.settle()
+    assert w.status["elastic"]["servers"]["replicas"] == 1, "a job has one at least"
+
+
+def test_their_number_by_load_stays_until_the_spec_is_edited() -> None:
+    w = world()
+    w.run_all()
+    w.servers_by_load = ServerCount(4, 2, "memory")
+    assert w.created(w.settle()) == ["a-ps-2", "a-ps-3"]
+    w.servers_by_load = None
+    assert not w.settle()
+    w.run_all()
+    w.plan = planned(PS=3)
+    assert [x.name for x in w.settle() if isinstance(x, a.DeletePod)] == ["a-ps-3"]
+    w.plan = None
+    del w.pods["a-ps-3"]
+    assert [x.name for x in w.settle() if isinstance(x, a.DeletePod)] == ["a-ps-2"]
+    del w.pods["a-ps-2"]
+    w.servers_by_load = ServerCount(5, 2, "memory")
+    w.job["spec"]["pytorchReplicaSpecs"]["PS"]["replicas"] = 3
+    assert w.created(w.settle()) == ["a-ps-2"], "what was decided for another number is over"
+    assert "servers" not in w.status["elastic"]
+
+
+def test_a_server_that_is_lost_while_others_come_is_missed() -> None:
+    w = world()
+    w.run_all()
+    w.job["spec"]["pytorchReplicaSpecs"]["PS"]["replicas"] = 3
+    w.settle()
+    assert w.state == "Running"
+    w.fail("a-ps-1")
+    w.step()
+    assert w.state == "Restarting"
+
+
+@given(
+    st.integers(1, 6),
+    st.none() | st.integers(0, 2000),
+    st.none() | st.integers(1, 9),
+    st.none() | st.integers(1, 9),
+)
+def test_who_counts_decides_at_once_and_is_done_then(
+    asked: int, plan: int | None, by_load: int | None, before: int | None
+) -> None:
+    obj = job_object(elastic={"min": 2, "max": 4})
+    replicas = obj["spec"]["pytorchReplicaSpecs"]
+    replicas["PS"] = replicas["Worker"] | {"replicas": asked}
+    if before is not None:
+        obj["status"] = {"elastic": {"servers": ServerCount(before, asked, "load").as_status()}}
+    told = None if plan is None else planned(PS=plan)
+    loads = None if by_load is None else ServerCount(by_load, asked, "load")
+    found = servers.decide(parse(obj), told, loads)
+    counts = asked if found.count is None else found.count.replicas
+    expected = [min(max(plan, 1), 1024)] if plan is not None else []
+    assert counts == [*expected, *filter(None, (by_load, before)), asked][0]
+    assert bool(found.events) == (counts != parse(obj).replicas["PS"].replicas)
+    written = None if found.count is None else found.count.as_status()
+    obj["status"] = {"elastic": {"servers": written} if written else {}}
+    again = servers.decide(parse(obj), told, loads)
+    assert again == servers.Servers(found.count)

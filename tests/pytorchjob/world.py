@@ -13,9 +13,10 @@ from volcano_elastic.api.brain_mode import BrainMode
 from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.api.role import elastic
 from volcano_elastic.api.scale_plan import ScalePlan
+from volcano_elastic.api.server_count import ServerCount
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob import action as a
-from volcano_elastic.pytorchjob import at_start
+from volcano_elastic.pytorchjob import at_start, servers
 from volcano_elastic.pytorchjob.failure_rule import FailureRule
 from volcano_elastic.pytorchjob.observed import NodeFailure, Observed, Resize
 from volcano_elastic.pytorchjob.out_of_memory import shortages
@@ -127,6 +128,7 @@ class World:
         self.nodes: list[Object] = []
         self.brain_mode: BrainMode | None = None
         self.plan: ScalePlan | None = None
+        self.servers_by_load: ServerCount | None = None
         self.failed_nodes: dict[str, NodeFailure] = {}
         self.to_leave: dict[str, str] = {}
         self.exclude_for = timedelta(minutes=30)
@@ -158,6 +160,7 @@ class World:
                 pods=bool(self.pods),
                 plan=self.plan,
             ),
+            servers=servers.decide(parse(copied(self.job)), self.plan, self.servers_by_load),
             failed_nodes=self.failed_nodes,
             to_leave=self.to_leave,
             exclude_for=self.exclude_for,

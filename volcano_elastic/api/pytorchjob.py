@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from volcano_elastic.api import condition, moment, pytorchjob_validation, role, role_resources
+from volcano_elastic.api import (
+    condition,
+    moment,
+    pytorchjob_validation,
+    role,
+    role_resources,
+    server_count,
+)
 from volcano_elastic.api.problem import Problem, listed
 from volcano_elastic.api.pytorchjob_defaults import bounds, defaulted, scaler
 from volcano_elastic.api.pytorchjob_shape import CLEAN_POD_POLICIES
@@ -75,8 +82,11 @@ class ElasticPolicy:
 class ReplicaSpec:
     role: Role
     replicas: int
+    """As many as there should be; of parameter servers, by the status where that says so."""
     restart_policy: str
     template: Mapping[str, Any]
+    asked: int = 0
+    """What the spec says."""
 
     @property
     def pod_spec(self) -> Mapping[str, Any]:
@@ -267,6 +277,11 @@ def outline(obj: Mapping[str, Any]) -> PyTorchJob:
     )
 
 
+def _replicas(known: Role, asked: int, status: Mapping[str, Any]) -> int:
+    counts = server_count.in_force(status, asked) if known.serves else None
+    return asked if counts is None else counts.replicas
+
+
 def parse(obj: Mapping[str, Any]) -> PyTorchJob:
     """The job in `obj` with every default filled in, and in its templates the resources that its
     status has in force.
@@ -284,7 +299,8 @@ def parse(obj: Mapping[str, Any]) -> PyTorchJob:
     replicas = {
         known.name: ReplicaSpec(
             role=known,
-            replicas=replica["replicas"],
+            replicas=_replicas(known, replica["replicas"], obj.get("status") or {}),
+            asked=replica["replicas"],
             restart_policy=replica["restartPolicy"],
             template=role_resources.with_resources(replica["template"], in_force[known.name])
             if known.name in in_force

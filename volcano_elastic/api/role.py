@@ -35,6 +35,8 @@ class Role:
     and wait for the leading pod."""
     serves: bool = False
     """Its pods are parameter servers: all of the job's pods are told their addresses."""
+    grace: int | None = None
+    """Seconds from SIGTERM to SIGKILL where the template doesn't say; None: Kubernetes' default."""
     default_replicas: int | None = 1
     """None: the job has to say how many."""
     most_replicas: int | None = None
@@ -51,7 +53,8 @@ class Role:
 
 
 ROLES: tuple[Role, ...] = (
-    Role(name="PS", priority=2_000_000, vital=True, trains=False, serves=True),
+    # A server that is told to end gives its rows away before, and ends as soon as it has.
+    Role(name="PS", priority=2_000_000, vital=True, trains=False, serves=True, grace=600),
     Role(
         name="Master",
         priority=1_000_000,

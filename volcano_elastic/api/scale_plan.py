@@ -68,6 +68,8 @@ class ScalePlan:
     pods: Mapping[str, str] = field(default_factory=dict)
     """Uids of these by name, as they were when the plan first counted; empty where there was no
     such pod. Who comes in their places later is not meant."""
+    named_servers: int | None = None
+    """How many of the job's parameter servers, from the first one on, its psHosts name."""
     not_carried_out: tuple[str, ...] = ()
     """Its fields that the operator doesn't carry out."""
     job_uid: str = ""
@@ -86,6 +88,14 @@ class ScalePlan:
         return all(name in self.pods for name in (*self.remove, *self.migrate))
 
     @property
+    def servers(self) -> int | None:
+        """How many parameter servers the job is to have; None: it doesn't say."""
+        said = [
+            self.roles[one.name].replicas for one in known() if one.serves if one.name in self.roles
+        ]
+        return next((count for count in said if count is not None), self.named_servers)
+
+    @property
     def kind(self) -> str:
         return MANUAL if self.manual else AUTO
 
@@ -100,7 +110,7 @@ class InvalidPlan(ValueError):
 
 NOT_CARRIED_OUT: Mapping[str, str] = {
     "createPods": "pods of a job are numbered, and come with its replicas",
-    "psHosts": "workers learn from the parameter servers which of them there are",
+    "psHosts": "its hosts aren't the job's first servers: JOB-ps-0:PORT and on",
 }
 """Fields of DLRover's plans, and why they are not carried out."""
 
@@ -127,13 +137,17 @@ def parse(obj: Mapping[str, Any]) -> ScalePlan:
     problems = reader.problems
     roles = _roles(reader.part("replicaResourceSpecs"))
     remove, migrate = _names(reader, "removePods"), _names(reader, "migratePods")
-    unserved = tuple(name for name in NOT_CARRIED_OUT if reader.get(name))
+    hosts = _hosts(reader)
+    named = servers_named(owner, hosts)
+    unserved = tuple(
+        name for name in NOT_CARRIED_OUT if reader.get(name) and (name != "psHosts" or not named)
+    )
     if not owner:
         problems.append(Problem("spec.ownerJob", "must name a PyTorchJob of its namespace"))
     if scale_type not in (AUTO, MANUAL):
         found = f"must be {AUTO} or {MANUAL}, found {scale_type!r}"
         problems.append(Problem(f"metadata.labels[{TYPE_LABEL}]", found))
-    if not (roles or remove or migrate or unserved or problems):
+    if not (roles or remove or migrate or named or unserved or problems):
         problems.append(Problem("spec.replicaResourceSpecs", "must say something of a role"))
     if problems:
         raise InvalidPlan(problems)
@@ -148,6 +162,7 @@ def parse(obj: Mapping[str, Any]) -> ScalePlan:
         remove=remove,
         migrate=tuple(name for name in migrate if name not in remove),
         pods={str(name): str(uid) for name, uid in (status.get("pods") or {}).items()},
+        named_servers=named,
         not_carried_out=unserved,
         job_uid=str(status.get("jobUID") or ""),
         over=status.get("phase") == Phase.EXPIRED,
@@ -157,6 +172,25 @@ def parse(obj: Mapping[str, Any]) -> ScalePlan:
 def _scale_type(meta: Mapping[str, Any]) -> object:
     """Return what the label says; a plan without one is a person's."""
     return (meta.get("labels") or {}).get(TYPE_LABEL, MANUAL)
+
+
+def servers_named(job: str, hosts: Iterable[str]) -> int | None:
+    """Return how many parameter servers of a job the hosts name, each as HOST or HOST:PORT; None
+    where they aren't its first ones: a server's place is its number."""
+    names = {host.partition(":")[0].partition(".")[0] for host in hosts}
+    label = next(role.label for role in known() if role.serves)
+    first = {f"{job}-{label}-{index}" for index in range(len(names))}
+    return len(names) if names and names == first else None
+
+
+def _hosts(reader: FieldReader) -> tuple[str, ...]:
+    found = reader.get("psHosts")
+    listed = found if isinstance(found, list) else []
+    good = tuple(host for host in listed if isinstance(host, str) and host)
+    if found is not None and (not isinstance(found, list) or len(good) < len(listed)):
+        shown = f"must be a list of HOST:PORT, found {found!r}"
+        reader.problems.append(Problem(f"{reader.path}.psHosts", shown))
+    return good
 
 
 def _names(reader: FieldReader, field_name: str) -> tuple[str, ...]:

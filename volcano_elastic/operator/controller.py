@@ -25,7 +25,7 @@ from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.survivors import Survivors
 from volcano_elastic.operator.token import BadKey
-from volcano_elastic.pytorchjob import at_start
+from volcano_elastic.pytorchjob import at_start, servers
 from volcano_elastic.pytorchjob.action import Action, Requeue
 from volcano_elastic.pytorchjob.guard import refuse
 from volcano_elastic.pytorchjob.observed import Observed, Resize
@@ -208,6 +208,7 @@ class Controller:
                 pods=bool(pods),
                 plan=self._plan_of(key),
             ),
+            servers=servers.decide(parsed, self._plan_of(key), None),
             failed_nodes=self._failed_nodes.of(parsed),
             exclude_for=policy.nodes.exclude_for,
             rebalances=policy.nodes.stragglers is Stragglers.REBALANCE,

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from volcano_elastic.api import condition, moment, role_resources, status_condition
+from volcano_elastic.api import condition, moment, role_resources, server_count, status_condition
 from volcano_elastic.api.pytorchjob import PyTorchJob
-from volcano_elastic.api.role import elastic
+from volcano_elastic.api.role import elastic, known
 from volcano_elastic.api.scale_plan import (
     NOT_CARRIED_OUT,
     InvalidPlan,
@@ -136,6 +136,9 @@ def _before(first: ScalePlan, plan: ScalePlan) -> str:
 
 def _carried_out(plan: ScalePlan, job: PyTorchJob, stays: NoChange | None) -> Iterator[_Finding]:
     sizes = [one for name, role in plan.roles.items() if (one := _size(name, role, job, stays))]
+    serving = next(one.name for one in known() if one.serves)
+    if plan.named_servers and (plan.roles.get(serving) or RolePlan()).replicas is None:
+        sizes += filter(None, [_size(serving, RolePlan(plan.named_servers), job, stays)])
     resources = [one for name, role in plan.roles.items() if (one := _resources(name, role, job))]
     for found in (sizes, resources):
         if found:
@@ -190,6 +193,8 @@ def _size(name: str, role: RolePlan, job: PyTorchJob, stays: NoChange | None) ->
         return None
     if name not in job.replicas:
         return _Finding(REPLICAS, False, "NoSuchRole", f"the job has no {name} pods")
+    if job.replicas[name].role.serves:
+        return _servers(name, wanted, job)
     policy = job.elastic
     if name != elastic().name or policy is None or job.kueue:
         has = job.replicas[name].replicas
@@ -213,6 +218,25 @@ def _size(name: str, role: RolePlan, job: PyTorchJob, stays: NoChange | None) ->
         return _Finding(REPLICAS, False, "PodsNotReady", message, Phase.SCALING)
     reason = "OutsideOfRange" if bounds else "AsPlanned"
     return _Finding(REPLICAS, not bounds, reason, f"{name}: {desired} pods{bounds}")
+
+
+def _servers(name: str, wanted: int, job: PyTorchJob) -> _Finding:
+    """Say how far the number of parameter servers is, which no queue's policy holds up."""
+    has = job.replicas[name].replicas
+    target = min(max(wanted, 1), server_count.MOST)
+    bounds = (
+        "" if target == wanted else f"; {wanted} are asked for, 1 to {server_count.MOST} may be"
+    )
+    if has != target:
+        message = f"{name}: {has} of {target} pods{bounds}"
+        return _Finding(REPLICAS, False, "Waiting", message, Phase.PENDING)
+    counts = (job.status.get("replicaStatuses") or {}).get(name) or {}
+    runs = int(counts.get("active") or 0)
+    if runs != target:
+        message = f"{name}: {runs} of {target} pods run{bounds}"
+        return _Finding(REPLICAS, False, "PodsNotReady", message, Phase.SCALING)
+    reason = "OutsideOfRange" if bounds else "AsPlanned"
+    return _Finding(REPLICAS, not bounds, reason, f"{name}: {target} pods{bounds}")
 
 
 def _why(stays: NoChange, desired: int, target: int) -> Any:

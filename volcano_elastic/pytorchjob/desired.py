@@ -159,6 +159,7 @@ def _status(view: View, wanted: size.Size | None) -> Status:
     found = status.progressed(found, job, view.replicas, now)
     found = status.with_memory(found, job, view.replicas)
     found = status.with_resources(found, view.observed.at_start)
+    found = status.with_servers(found, view.observed.servers)
     return status.queued(found, job, view.observed.podgroup)
 
 
@@ -287,6 +288,7 @@ def _explained(view: View, plan: placement.Placement, wanted: size.Size | None) 
         events.append(EmitEvent("RendezvousUnchanged", message, True, deduplicated=True))
     events += status.scale_ignored(job)
     events += view.observed.at_start.events
+    events += view.observed.servers.events
     if view.observed.at_start.live:
         events += in_place.pending(view.observed.pods)
     failed = [r for r in plan.clear if r.state is State.RETRY]

@@ -170,7 +170,8 @@ def _grace(job: PyTorchJob, role: Role) -> int:
     """Return the seconds from SIGTERM to SIGKILL of the role's pods, at least 1."""
     spec = job.replicas[role.name].template.get("spec") or {}
     given = spec.get("terminationGracePeriodSeconds")
-    return _DEFAULT_GRACE if given is None else max(1, int(given))
+    default = _DEFAULT_GRACE if role.grace is None else role.grace
+    return default if given is None else max(1, int(given))
 
 
 def _nodes(job: PyTorchJob) -> int:

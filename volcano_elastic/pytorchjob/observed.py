@@ -22,6 +22,7 @@ from volcano_elastic.pytorchjob.failure_rule import FailureRule
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.pytorchjob.out_of_memory import Shortage
 from volcano_elastic.pytorchjob.pod import AVOIDS, FAILURES, RESTARTS, Resources
+from volcano_elastic.pytorchjob.servers import Servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ class Observed:
     """Rows beside those of `failure_class`, which go before them."""
     at_start: AtStart = field(default_factory=AtStart)
     """Resources that pods made from now on ask for instead of those of their templates."""
+    servers: Servers = field(default_factory=Servers)
+    """How many parameter servers there should be."""
     needs_first: bool = True
     """The elastic role's other pods can't go on without its pod 0."""
     to_leave: Mapping[str, str] = field(default_factory=dict)

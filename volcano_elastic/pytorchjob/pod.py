@@ -70,6 +70,8 @@ class PodTemplate:
         # ExitCode is ours to judge, so the kubelet must not restart anything.
         policy = replica.restart_policy
         spec["restartPolicy"] = "Never" if policy == "ExitCode" else policy
+        if role.grace is not None and spec.get("terminationGracePeriodSeconds") is None:
+            spec["terminationGracePeriodSeconds"] = role.grace
         if job.uses_volcano:
             spec["schedulerName"] = SCHEDULER
         if job.leader is not None and role.trains and not role.leads:

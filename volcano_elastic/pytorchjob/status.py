@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from volcano_elastic.api import condition, merge_patch, moment, role_resources
-from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.api import condition, merge_patch, moment, role_resources, server_count
+from volcano_elastic.api.pytorchjob import PyTorchJob, ReplicaSpec
 from volcano_elastic.api.role import Role
 from volcano_elastic.podgroup import podgroup
 from volcano_elastic.pytorchjob import label
@@ -18,6 +18,7 @@ from volcano_elastic.pytorchjob.exclusion import FIELD, LIFTED, Exclusions
 from volcano_elastic.pytorchjob.observed import Replica, State
 from volcano_elastic.pytorchjob.out_of_memory import remembered
 from volcano_elastic.pytorchjob.outcome import Outcome
+from volcano_elastic.pytorchjob.servers import Servers
 from volcano_elastic.pytorchjob.size import Size, evictions
 
 Status = dict[str, Any]
@@ -110,6 +111,18 @@ def with_resources(status: Status, at_start: AtStart) -> Status:
     return without | ({"elastic": elastic} if elastic else {})
 
 
+def with_servers(status: Status, servers: Servers) -> Status:
+    """The status with how many parameter servers there should be instead of what the spec says."""
+    if not servers.changed:
+        return status
+    elastic = dict(status.get("elastic") or {})
+    elastic.pop(server_count.FIELD, None)
+    if servers.count is not None:
+        elastic[server_count.FIELD] = servers.count.as_status()
+    without = {name: value for name, value in status.items() if name != "elastic"}
+    return without | ({"elastic": elastic} if elastic else {})
+
+
 def counted(status: Status, job: PyTorchJob, view: Sequence[Replica]) -> Status:
     """The status with its pods counted. Once the job is over, pods that are cleaned up still
     count as what they were."""
@@ -192,7 +205,7 @@ def progressed(status: Status, job: PyTorchJob, view: Sequence[Replica], now: da
     if job.elastic is not None:
         size = sum(r.role.elastic for r in active)
         running = size >= job.elastic.min and all(
-            sum(r.role is spec.role for r in active) >= spec.replicas
+            _enough(spec, view, was_running=was_running)
             for spec in job.replicas.values()
             if spec.role.vital
         )
@@ -218,6 +231,20 @@ def progressed(status: Status, job: PyTorchJob, view: Sequence[Replica], now: da
             now,
         )
     return status | {"conditions": conditions}
+
+
+def _enough(spec: ReplicaSpec, view: Sequence[Replica], *, was_running: bool) -> bool:
+    """Return whether all pods of a vital role run. A job that runs goes on with the parameter
+    servers that it has while further ones come."""
+    mine = {r.index: r for r in view if r.role is spec.role}
+    runs = {index for index, r in mine.items() if r.live and r.running}
+    needed = spec.replicas
+    while was_running and spec.role.serves and needed > 1:
+        last = mine.get(needed - 1)
+        if last is not None and (last.running or last.restarts or last.failures or not last.live):
+            break
+        needed -= 1
+    return runs >= set(range(needed))
 
 
 def suspended(
