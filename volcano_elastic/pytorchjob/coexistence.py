@@ -133,6 +133,7 @@ _NEEDED = (
     "status.elastic.loads",
     "status.elastic.recommendation",
     "status.elastic.resources",
+    "status.elastic.servers",
     "status.elastic.speeds",
     "status.elastic.pauseSeconds",
     "status.elastic.gpuHours",

@@ -18,6 +18,7 @@ from elastic_trainer.parameter_server.service import EpochError, Service
 from elastic_trainer.parameter_server.wire import SERVERS_VARIABLE
 from elastic_trainer.protocol.auth import TOKEN_VARIABLE
 
+PORT_AFTER = -1
 EXIT_ADDRESS = 3
 """Its address can't be served."""
 EXIT_STORAGE = 5
@@ -77,14 +78,39 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="keep a copy of this server's rows in another one's memory, and send it what changed "
         "so often; when this one is lost, that one goes on from there (default: no copy)",
     )
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--metrics-port",
+        type=_port,
+        default=PORT_AFTER,
+        help="for HTTP: /metrics for Prometheus and, of the first server, /status of all; or "
+        "none (default: the one after --port)",
+    )
+    options = parser.parse_args(arguments)
+    if options.metrics_port == PORT_AFTER:
+        options.metrics_port = options.port + 1 if options.port < 65535 else None
+    return options
+
+
+def _port(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"expected a port or none, found {text!r}")
+    return int(text)
 
 
 async def serve(options: argparse.Namespace) -> int:
     address = options.address or f"{options.host}:{options.port}"
     token = os.environ.pop(TOKEN_VARIABLE, "")
     try:
-        service = Service(address, options.join, token, options.storage, options.copy_every)
+        service = Service(
+            address,
+            options.join,
+            token,
+            options.storage,
+            options.copy_every,
+            os.environ.get("VOLCANO_ELASTIC_JOB", ""),
+        )
     except (OSError, ValueError) as error:
         print(f"parameter server: cannot read its storage: {error}", file=sys.stderr)
         return EXIT_STORAGE
@@ -92,7 +118,7 @@ async def serve(options: argparse.Namespace) -> int:
     loop.add_signal_handler(signal.SIGTERM, service.leave)
     loop.add_signal_handler(signal.SIGINT, service.ended.set)
     try:
-        await service.run(options.host, options.port)
+        await service.run(options.host, options.port, options.metrics_port)
     except EpochError as error:
         print(f"parameter server: {error}", file=sys.stderr)
         return EXIT_EPOCH

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.owner_map import NOBODY
 from elastic_trainer.embeddings.table import TableSettings
+from elastic_trainer.parameter_server.gazer import Times, scalars
 from elastic_trainer.parameter_server.served_state import ServedState
 from elastic_trainer.parameter_server.server_error import ServerError
 from elastic_trainer.parameter_server.wire import (
@@ -36,6 +39,7 @@ from elastic_trainer.retry import RetryPolicy
 if TYPE_CHECKING:
     from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
     from elastic_trainer.embeddings.exchange import Update
+    from elastic_trainer.integrations.tensorboard import ScalarWriter
 
 FIRST_ANSWER_SECONDS = 2.0
 """For one answer; then owners are found anew, in case that server hangs, and it is asked for again,
@@ -124,6 +128,7 @@ class ServedTables:
         self._exact = False
         self._seconds = FIRST_ANSWER_SECONDS
         """For the next answer."""
+        self._times = Times()
         self._why = "nobody was asked yet"
         """Why something couldn't be done at once."""
         for one in self._embeddings:
@@ -158,7 +163,9 @@ class ServedTables:
             if any(map(len, left)):
                 raise _NotYetError(self._why)
 
+        began = time.monotonic()
         self._until_done(attempt)
+        self._times.add("push_seconds", time.monotonic() - began)
         self.clock = sequence
 
     def pull(self, settings: TableSettings, ids: Ids) -> torch.Tensor:
@@ -193,7 +200,9 @@ class ServedTables:
             if len(left):
                 raise _NotYetError(self._why)
 
+        began = time.monotonic()
         self._until_done(attempt)
+        self._times.add("pull_seconds", time.monotonic() - began)
         return rows
 
     def save(self, place: str | os.PathLike[str]) -> dict[str, Any]:
@@ -299,6 +308,41 @@ class ServedTables:
         For a job without a commit, whose dense model begins anew, too. By one worker, as `load`.
         """
         self._load(messages.LoadRequest())
+
+    def observe(
+        self,
+        values: Mapping[str, float] = MappingProxyType({}),
+        board: ScalarWriter | None = None,
+        step: int | None = None,
+    ) -> dict[str, Any]:
+        """Tell the first server metrics of the training's own, such as {"auc": 0.78}; return what
+        all servers and workers say, and write that to TensorBoard where there is one.
+
+        How long this worker's pulls and pushes took goes along. Of a metric that several workers
+        tell, their mean counts. Nothing fails where that server gives no answer in a second; then
+        nothing is returned.
+
+        Args:
+            board: torch.utils.tensorboard's SummaryWriter.
+            step: for `board`; None: steps pushed so far.
+
+        Raises:
+            ServerError: a value isn't finite, or they are too many.
+        """
+        request = messages.ObserveRequest(
+            worker=self.worker, values={**self._times.means(), **values}
+        )
+        try:
+            reply = self._stub(self._first).Observe(request, timeout=1.0, metadata=self._metadata)
+        except grpc.RpcError as error:
+            if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                raise ServerError(error.details()) from error
+            return {}
+        told: dict[str, Any] = json.loads(reply.status)
+        if board is not None:
+            for tag, value in scalars(told).items():
+                board.add_scalar(tag, value, self.clock if step is None else step)
+        return told
 
     def close(self) -> None:
         """Be waited for no longer by other workers."""

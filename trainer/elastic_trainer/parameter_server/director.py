@@ -8,11 +8,15 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from elastic_trainer.embeddings.owner_map import NOBODY
+from elastic_trainer.parameter_server import gazer
 from elastic_trainer.parameter_server.epoch_file import Epoch, EpochFile
+from elastic_trainer.parameter_server.gazer import Observations
+from elastic_trainer.parameter_server.load import WINDOW_SECONDS, Rates, ServerLoad
 from elastic_trainer.parameter_server.placement import (
     FROZEN,
     HELD,
@@ -30,7 +34,9 @@ from elastic_trainer.parameter_server.placement import (
     keeper,
     next_adoption,
     next_move,
+    next_relief,
     place,
+    slow,
 )
 from elastic_trainer.parameter_server.wire import pack
 from elastic_trainer.proto import parameter_server_pb2 as messages
@@ -38,6 +44,8 @@ from elastic_trainer.proto import parameter_server_pb2 as messages
 log = logging.getLogger("elastic_trainer.parameter_server")
 
 TICK_SECONDS = 0.1
+REST_SECONDS = 3 * WINDOW_SECONDS
+"""After a move, until loads tell of what is so since."""
 
 
 class Director:
@@ -79,9 +87,16 @@ class Director:
         self._move: asyncio.Task[None] | None = None
         self._moved = 0.0
         """When the last move ended; what was said before is out of date."""
+        self._relieved: frozenset[str] = frozenset()
+        """Lives between which buckets were moved from one with too much to do; as long as there are
+        no others, shares needn't be even."""
+        self.observed = Observations()
 
     def report(self, server: Server, version: int) -> None:
         """Take in what a server says of itself."""
+        before = self._servers.get(server.life)
+        if server.load is None and before is not None:
+            server = replace(server, load=before.load, rates=before.rates)
         self._servers[server.life] = server
         self._version = max(self._version, version)
         noted = self._noted
@@ -168,8 +183,30 @@ class Director:
             return
         if adoption is not None:
             self._move = asyncio.get_running_loop().create_task(self._have_adopted(adoption))
-        elif (move := next_move(present)) is not None:
+        elif (move := self._next_move(present, now)) is not None:
             self._move = asyncio.get_running_loop().create_task(self._make(move))
+
+    def _next_move(self, present: list[Server], now: float) -> Move | None:
+        lives = frozenset(one.life for one in present)
+        if lives != self._relieved and (move := next_move(present)) is not None:
+            return move
+        if now - self._moved < REST_SECONDS:
+            return None
+        if (move := next_relief(present)) is not None:
+            self._relieved = lives
+        return move
+
+    def gazed(self, job: str) -> dict[str, Any]:
+        """Return what all servers and workers say, as `gazer.status` has it."""
+        present = self._present(time.monotonic())
+        return gazer.status(
+            job,
+            {one.address: one.load for one in present if one.load is not None},
+            {one.address: int((one.held > 0).sum()) for one in present},
+            self.observed,
+            self._lost,
+            slow(present),
+        )
 
     async def _make(self, move: Move) -> None:
         words = f"{len(move.buckets)} buckets: {move.source.address} to {move.target.address}"
@@ -266,9 +303,13 @@ def observed(
     leaving: bool = False,
     epoch: str = "",
     copies: Mapping[str, Buckets],
+    load: ServerLoad | None = None,
+    rates: Rates | None = None,
 ) -> Server:
     """Return what a server says of itself just now."""
     states = held.astype(np.int8)
     states[frozen] = FROZEN
     now = time.monotonic()
-    return Server(address, life, states, now, giving, giving_to, leaving, epoch, copies)
+    return Server(
+        address, life, states, now, giving, giving_to, leaving, epoch, copies, load, rates
+    )

@@ -6,6 +6,7 @@ don't say, so one that was restarted goes on where the other left off.
     nobody ever held a bucket        the first one begins with all of them
     a server has less than its share  the fewest buckets move to it, a move at a time
     a server wants to leave          all of its buckets move, then it is released
+    one has far more to do           some of its busiest buckets move to the one with least to do
     a server is silent for LOST      its life is over: it stopped serving at LEASE by itself
     a bucket that nobody holds       the server that keeps a copy of its holder's rows adopts it;
                                      else its rows are lost
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.hashing import BUCKETS
 from elastic_trainer.embeddings.owner_map import NOBODY, assign
+from elastic_trainer.parameter_server.balance import Holder, relief, slowness
+from elastic_trainer.parameter_server.load import ServerLoad
 
 LEASE_SECONDS = 10.0
 """For how long a server serves after it last spoke with the first one."""
@@ -50,6 +53,10 @@ class Server:
     epoch: str = ""
     copies: Mapping[str, Buckets] = field(default_factory=dict)
     """By life, the buckets of which it keeps a copy."""
+    load: ServerLoad | None = None
+    """None: it hasn't said yet."""
+    rates: NDArray[np.float64] | None = None
+    """Rows a second that it was asked for or updated, by bucket."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +178,33 @@ def next_move(present: Collection[Server]) -> Move | None:
         return None
     source, to = min(wanted)
     return Move(servers[source], servers[to], tuple(wanted[source, to]))
+
+
+def next_relief(present: Collection[Server]) -> Move | None:
+    """Return what takes work from the server with most to do, where shares are even already."""
+    stays = [one for one in present if not one.leaving]
+    if len(stays) < 2 or len(stays) < len(present) or any(one.giving for one in present):
+        return None
+    loads = [one.load for one in stays]
+    if any(load is None for load in loads):
+        return None
+    factors = slowness([load for load in loads if load is not None])
+    holders = []
+    for one, factor in zip(stays, factors, strict=True):
+        rates = np.zeros(BUCKETS) if one.rates is None else one.rates
+        mine = np.flatnonzero(one.held == HELD)
+        holders.append(Holder(mine, rates[mine], factor))
+    found = relief(holders)
+    if found is None:
+        return None
+    return Move(stays[found.source], stays[found.target], found.buckets)
+
+
+def slow(present: Collection[Server]) -> list[str]:
+    """Return the addresses of servers that take far longer for a row than the others."""
+    told = [one for one in present if one.load is not None]
+    factors = slowness([one.load for one in told if one.load is not None])
+    return [one.address for one, factor in zip(told, factors, strict=True) if factor > 1]
 
 
 def is_released(server: Server) -> bool:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import grpc.aio
+import grpc
 import numpy as np
 
 from elastic_trainer.embeddings.hashing import Ids
+from elastic_trainer.metrics.exposition import Metric
+from elastic_trainer.parameter_server import gazer
 from elastic_trainer.parameter_server.copies import Copies, Moment, Rows
 from elastic_trainer.parameter_server.copying import Copier, Served
 from elastic_trainer.parameter_server.director import TICK_SECONDS, Director, observed
 from elastic_trainer.parameter_server.epoch_file import EpochFile
 from elastic_trainer.parameter_server.files import copy_tables, read_files, write_file
-from elastic_trainer.parameter_server.holder import Gradients, Holder
+from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
+from elastic_trainer.parameter_server.load import Meter, ServerLoad, read_load
+from elastic_trainer.parameter_server.machine import usage
 from elastic_trainer.parameter_server.moving import give
+from elastic_trainer.parameter_server.page import Page
 from elastic_trainer.parameter_server.placement import LEASE_SECONDS, Adoption, Move, Server
+from elastic_trainer.parameter_server.stubs import Stubs
 from elastic_trainer.parameter_server.wire import (
     OPTIONS,
     pack,
@@ -32,10 +39,8 @@ from elastic_trainer.parameter_server.wire import (
 from elastic_trainer.proto import parameter_server_pb2 as messages
 from elastic_trainer.proto.parameter_server_pb2_grpc import (
     ParameterServerServicer,
-    ParameterServerStub,
     add_ParameterServerServicer_to_server,
 )
-from elastic_trainer.protocol.auth import HEADER
 from elastic_trainer.protocol.guarded_server import guarded_server
 
 T = TypeVar("T")
@@ -43,6 +48,8 @@ T = TypeVar("T")
 log = logging.getLogger("elastic_trainer.parameter_server")
 
 REPORT_SECONDS = 0.2
+LOAD_SECONDS = 2.0
+"""How often the first server is told of another one's load."""
 WAIT_SECONDS = 0.5
 """How long a request is held that is put off; then the worker asks again."""
 POLL_SECONDS = 0.003
@@ -63,13 +70,20 @@ class Service(ParameterServerServicer):
         token: the job's.
         storage: of the first server, a folder that outlives it.
         copy_every: seconds between two copies of what changed on another server; 0: none.
+        job: its name, in what is told of the servers.
 
     Raises:
         OSError, ValueError: of the first server: its storage can't be read.
     """
 
     def __init__(
-        self, address: str, first: str, token: str, storage: str = "", copy_every: float = 0.0
+        self,
+        address: str,
+        first: str,
+        token: str,
+        storage: str = "",
+        copy_every: float = 0.0,
+        job: str = "",
     ) -> None:
         self.holder = Holder()
         self.life = uuid.uuid4().hex[:16]
@@ -80,16 +94,15 @@ class Service(ParameterServerServicer):
         self._move: asyncio.Task[bool] | None = None
         self._news = asyncio.Event()
         """There is something that the first server is to hear at once."""
-        self._metadata = ((HEADER, token),) if token else ()
         self._token = token
-        self._stubs: dict[str, Any] = {}
+        self._stubs = Stubs(token)
         self._owners = messages.Owners()
         self._leased_until = 0.0
         self._put_off = 0
-        self._first = first
+        self._first, self._job = first, job
         self._copies = Copies()
         self._copy_every = copy_every
-        self._copier = Copier(self.life, self._served_now, self._stub) if copy_every else None
+        self._copier = Copier(self.life, self._served_now, self._stubs.of) if copy_every else None
         file = EpochFile(storage)
         if not first and not file.outlives:
             log.warning("without --storage it begins with empty tables whenever it is restarted")
@@ -97,6 +110,9 @@ class Service(ParameterServerServicer):
             None if first else Director(self._begin, self._order, self._have_adopted, file)
         )
         self.ended = asyncio.Event()
+        self._meter = Meter(time.monotonic())
+        self._load: ServerLoad | None = None
+        self._load_told = 0.0
 
     # ---- workers
 
@@ -129,7 +145,12 @@ class Service(ParameterServerServicer):
             return messages.PullReply(verdict=verdict.name, rows=packed)
 
         later = messages.PullReply(verdict=messages.LATER)
-        return await self._served(context, pulled, later)
+        began = time.perf_counter()
+        reply = await self._served(context, pulled, later)
+        if reply.verdict == messages.DONE:
+            self._meter.took("pull", len(ids), time.perf_counter() - began)
+            self._meter.asked(request.table, ids)
+        return reply
 
     async def Push(self, request: Any, context: Any) -> Any:  # noqa: N802
         def pushed() -> Any:
@@ -141,11 +162,30 @@ class Service(ParameterServerServicer):
                 settings = tables[one.table].settings
                 sums = unpack_floats(one.sums, settings.width, settings.dtype)
                 parts.append(Gradients(one.table, unpack(one.ids), unpack(one.seen), sums, one.lr))
+            at = time.perf_counter()
             verdict = self.holder.push(request.worker, request.sequence, parts, time.monotonic())
+            if verdict is Verdict.DONE:
+                rows = sum(len(one.ids) for one in parts)
+                self._meter.took("update", rows, time.perf_counter() - at)
+                self._meter.took("push", rows, time.perf_counter() - began)
+                for one in parts:
+                    self._meter.asked(one.table, one.ids, one.seen)
             return messages.PushReply(verdict=verdict.name)
 
+        began = time.perf_counter()
         later = messages.PushReply(verdict=messages.LATER)
         return await self._served(context, pushed, later)
+
+    async def Observe(self, request: Any, context: Any) -> Any:  # noqa: N802
+        director = self._director
+        if director is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not the first server")
+            raise AssertionError
+        now = time.monotonic()
+        await _checked(
+            context, lambda: director.observed.take(request.worker, dict(request.values), now)
+        )
+        return messages.ObserveReply(status=json.dumps(director.gazed(self._job)))
 
     async def Save(self, request: Any, context: Any) -> Any:  # noqa: N802
         held = self.holder.held & ~self.holder.frozen
@@ -232,6 +272,8 @@ class Service(ParameterServerServicer):
             request.leaving,
             request.epoch,
             {one.life: unpack(one.buckets) for one in request.copies},
+            await _checked(context, lambda: read_load(request.load)) if request.load else None,
+            np.frombuffer(request.bucket_rows) if request.load else None,
         )
         self._director.report(server, request.version)
         return self._director.owners(request.life)
@@ -244,7 +286,7 @@ class Service(ParameterServerServicer):
             give(
                 self.holder,
                 unpack(request.buckets),
-                self._stub(request.address),
+                self._stubs.of(request.address),
                 request.life,
                 self._epoch,
                 lambda: request.life in self._owners.gone,
@@ -329,7 +371,7 @@ class Service(ParameterServerServicer):
             epoch=self._director.epoch if self._director is not None else "",
         )
         try:
-            reply = await self._stub(move.source.address).Give(request)
+            reply = await self._stubs.of(move.source.address).Give(request)
         except grpc.RpcError:
             return False
         return bool(reply.given)
@@ -342,7 +384,7 @@ class Service(ParameterServerServicer):
             epoch=self._director.epoch if self._director is not None else "",
         )
         try:
-            reply = await self._stub(adoption.keeper.address).Adopt(request)
+            reply = await self._stubs.of(adoption.keeper.address).Adopt(request)
         except grpc.RpcError:
             return False
         return bool(reply.adopted)
@@ -359,7 +401,21 @@ class Service(ParameterServerServicer):
             leaving=self.leaving,
             epoch=self._epoch,
             copies=self._copies.buckets(),
+            load=self._load,
+            rates=self._meter.bucket_rates if self._load is not None else None,
         )
+
+    def _measure(self) -> None:
+        steps = sum(self.holder.clocks.steps.values())
+        self._load = self._meter.load(time.monotonic(), usage(), self.holder.tables, steps)
+
+    def _metrics(self) -> list[Metric]:
+        load = self._load or ServerLoad()
+        held, copies = int(self.holder.held.sum()), len(self._copies.buckets())
+        found = gazer.metrics(self._address, load, held, copies)
+        if self._director is not None:
+            found += gazer.job_metrics(self._director.gazed(self._job))
+        return found
 
     def _report_self(self) -> None:
         if self._director is not None:
@@ -369,6 +425,7 @@ class Service(ParameterServerServicer):
 
     async def _direct(self, director: Director) -> None:
         while True:
+            self._measure()
             self._report_self()
             director.tick()
             self.holder.forget_silent(time.monotonic())
@@ -380,7 +437,9 @@ class Service(ParameterServerServicer):
         """Tell the first server what is held here, and hear from it, as long as this one runs."""
         while True:
             said = time.monotonic()
+            self._measure()
             itself = self._itself()
+            load = itself.load if said - self._load_told >= LOAD_SECONDS else None
             report = messages.ServerReport(
                 address=itself.address,
                 life=itself.life,
@@ -395,9 +454,11 @@ class Service(ParameterServerServicer):
                     messages.Copy(life=life, buckets=pack(buckets))
                     for life, buckets in itself.copies.items()
                 ],
+                load="" if load is None else load.as_text(),
+                bucket_rows=b"" if load is None else self._meter.bucket_rates.tobytes(),
             )
             with contextlib.suppress(grpc.RpcError):
-                owners = await self._stub(self._first).Report(report, timeout=1.0)
+                owners = await self._stubs.of(self._first).Report(report, timeout=1.0)
                 if self._epoch in owners.superseded:
                     self.holder, self._epoch = Holder(), ""
                 self._copies.forget((), owners.superseded)
@@ -412,6 +473,7 @@ class Service(ParameterServerServicer):
                         "anew; start this server anew, too"
                     )
                 self._owners, self._leased_until = owners, said + LEASE_SECONDS
+                self._load_told = said if load is not None else self._load_told
                 if owners.released and self.leaving:
                     self.ended.set()
             if self.leaving and time.monotonic() >= self._leased_until:
@@ -424,14 +486,22 @@ class Service(ParameterServerServicer):
 
     # ---- life
 
+    def _page(self) -> Page:
+        director = self._director
+        status = None if director is None else lambda: director.gazed(self._job)
+        return Page(self._job, self._token, self._metrics, status)
+
     def leave(self) -> None:
         """Give everything away, then end. The first server ends at once."""
         self.leaving = True
         if self._director is not None:
             self.ended.set()
 
-    async def run(self, host: str, port: int) -> None:
+    async def run(self, host: str, port: int, metrics_port: int | None = None) -> None:
         """Serve until the end.
+
+        Args:
+            metrics_port: for HTTP; None: there is none.
 
         Raises:
             OSError: the address can't be bound.
@@ -444,6 +514,9 @@ class Service(ParameterServerServicer):
         add_ParameterServerServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         await server.start()
         log.info("serving %s:%d as %s", host, port, self._address)
+        page = None
+        if metrics_port is not None:
+            page = await self._page().serve(host, metrics_port)
         part = self._follow() if self._director is None else self._direct(self._director)
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(part), loop.create_task(self.ended.wait())]
@@ -451,32 +524,12 @@ class Service(ParameterServerServicer):
             tasks.append(loop.create_task(self._copier.run(self._copy_every)))
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         await server.stop(1.0)
+        if page is not None:
+            page.close()
         for one in tasks:
             if one.done():
                 one.result()
             one.cancel()
-
-    def _stub(self, address: str) -> Any:
-        if address not in self._stubs:
-            channel = grpc.aio.insecure_channel(address, options=OPTIONS)
-            stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
-            self._stubs[address] = _WithMetadata(stub, self._metadata)
-        return self._stubs[address]
-
-
-class _WithMetadata:
-    """A stub whose calls carry the job's token."""
-
-    def __init__(self, stub: Any, metadata: Any) -> None:
-        self._stub, self._metadata = stub, metadata
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        call = getattr(self._stub, name)
-
-        def called(request: Any, timeout: float | None = None) -> Any:
-            return call(request, timeout=timeout, metadata=self._metadata)
-
-        return called
 
 
 async def _checked(context: Any, call: Callable[[], T]) -> T:

@@ -24,15 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,elastic_trainer/proto/parameter_server.proto\x12\x1avolcano_elastic.trainer.v1\"<\n\x0bOpenRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06tables\x18\x02 \x03(\t\x12\r\n\x05\x63lock\x18\x03 \x01(\x03\"\x1a\n\tOpenReply\x12\r\n\x05\x63lock\x18\x01 \x01(\x03\"[\n\x0bPullRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0b\n\x03ids\x18\x03 \x01(\x0c\x12\r\n\x05\x63lock\x18\x04 \x01(\x03\x12\x11\n\tstaleness\x18\x05 \x01(\x03\"O\n\tPullReply\x12\x34\n\x07verdict\x18\x01 \x01(\x0e\x32#.volcano_elastic.trainer.v1.Verdict\x12\x0c\n\x04rows\x18\x02 \x01(\x0c\"i\n\x0bPushRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x38\n\tgradients\x18\x03 \x03(\x0b\x32%.volcano_elastic.trainer.v1.Gradients\"O\n\tGradients\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x01(\x0c\x12\x0c\n\x04seen\x18\x03 \x01(\x0c\x12\x0c\n\x04sums\x18\x04 \x01(\x0c\x12\n\n\x02lr\x18\x05 \x01(\x01\"A\n\tPushReply\x12\x34\n\x07verdict\x18\x01 \x01(\x0e\x32#.volcano_elastic.trainer.v1.Verdict\"\x13\n\x11\x46indOwnersRequest\"\xc3\x01\n\x06Owners\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x11\n\taddresses\x18\x03 \x03(\t\x12\x0e\n\x06owners\x18\x04 \x01(\x0c\x12\x0c\n\x04gone\x18\x05 \x03(\t\x12\x0c\n\x04lost\x18\x06 \x01(\t\x12\x10\n\x08released\x18\x07 \x01(\x08\x12\x12\n\nsuperseded\x18\x08 \x03(\t\x12\x0e\n\x06keeper\x18\t \x01(\t\x12\x13\n\x0bkeeper_life\x18\n \x01(\t\x12\x0f\n\x07\x61\x64opted\x18\x0b \x01(\x03\"\x1c\n\x0bSaveRequest\x12\r\n\x05place\x18\x01 \x01(\t\"H\n\tSaveReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\x0c\"7\n\tSavedFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"C\n\x0bLoadRequest\x12\x34\n\x05\x66iles\x18\x01 \x03(\x0b\x32%.volcano_elastic.trainer.v1.SavedFile\"A\n\tLoadReply\x12\x34\n\x07verdict\x18\x01 \x01(\x0e\x32#.volcano_elastic.trainer.v1.Verdict\"\x1e\n\x0c\x43loseRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\"\x0c\n\nCloseReply\"\xcf\x01\n\x0cServerReport\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0c\n\x04life\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x0c\n\x04held\x18\x05 \x01(\x0c\x12\x11\n\tgiving_to\x18\x06 \x01(\t\x12\x0e\n\x06giving\x18\x07 \x01(\x08\x12\x0f\n\x07leaving\x18\x08 \x01(\x08\x12\x0c\n\x04rows\x18\t \x01(\x03\x12\x30\n\x06\x63opies\x18\n \x03(\x0b\x32 .volcano_elastic.trainer.v1.Copy\"%\n\x04\x43opy\x12\x0c\n\x04life\x18\x01 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x02 \x01(\x0c\"L\n\x0bGiveRequest\x12\x0f\n\x07\x62uckets\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04life\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\t\"\x1a\n\tGiveReply\x12\r\n\x05given\x18\x01 \x01(\x08\"j\n\x0eReceiveRequest\x12\x0c\n\x04move\x18\x01 \x01(\t\x12\x0c\n\x04life\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\x0c\x12\x0b\n\x03ids\x18\x05 \x01(\x0c\x12\x0f\n\x07\x65ntries\x18\x06 \x03(\x0c\" \n\x0cReceiveReply\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\"\xb0\x01\n\x0bTakeRequest\x12\x0c\n\x04move\x18\x01 \x01(\t\x12\x0c\n\x04life\x18\x02 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x03 \x01(\x0c\x12\x34\n\x07\x61pplied\x18\x04 \x03(\x0b\x32#.volcano_elastic.trainer.v1.Applied\x12/\n\x05steps\x18\x05 \x03(\x0b\x32 .volcano_elastic.trainer.v1.Step\x12\r\n\x05\x65poch\x18\x06 \x01(\t\",\n\x07\x41pplied\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x11\n\tsequences\x18\x02 \x01(\x0c\"#\n\x04Step\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\"\x1a\n\tTakeReply\x12\r\n\x05taken\x18\x01 \x01(\x08\"\x9c\x02\n\x0bKeepRequest\x12\x0c\n\x04life\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0c\n\x04\x63opy\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\t\x12.\n\x04rows\x18\x05 \x03(\x0b\x32 .volcano_elastic.trainer.v1.Rows\x12\x0c\n\x04last\x18\x06 \x01(\x08\x12\x0f\n\x07\x62uckets\x18\x07 \x01(\x0c\x12\x34\n\x07\x61pplied\x18\x08 \x03(\x0b\x32#.volcano_elastic.trainer.v1.Applied\x12/\n\x05steps\x18\t \x03(\x0b\x32 .volcano_elastic.trainer.v1.Step\x12\r\n\x05given\x18\n \x01(\x0c\x12\r\n\x05\x66irst\x18\x0b \x01(\x08\"3\n\x04Rows\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x01(\x0c\x12\x0f\n\x07\x65ntries\x18\x03 \x03(\x0c\"\x19\n\tKeepReply\x12\x0c\n\x04kept\x18\x01 \x01(\x08\"L\n\x0c\x41\x64optRequest\x12\x0c\n\x04life\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x03 \x01(\x0c\x12\r\n\x05\x65poch\x18\x04 \x01(\t\"\x1d\n\nAdoptReply\x12\x0f\n\x07\x61\x64opted\x18\x01 \x01(\x08*;\n\x07Verdict\x12\x08\n\x04\x44ONE\x10\x00\x12\r\n\tNOT_OWNER\x10\x01\x12\t\n\x05LATER\x10\x02\x12\x0c\n\x08NOT_OPEN\x10\x03\x32\xa1\t\n\x0fParameterServer\x12V\n\x04Open\x12\'.volcano_elastic.trainer.v1.OpenRequest\x1a%.volcano_elastic.trainer.v1.OpenReply\x12V\n\x04Pull\x12\'.volcano_elastic.trainer.v1.PullRequest\x1a%.volcano_elastic.trainer.v1.PullReply\x12V\n\x04Push\x12\'.volcano_elastic.trainer.v1.PushRequest\x1a%.volcano_elastic.trainer.v1.PushReply\x12_\n\nFindOwners\x12-.volcano_elastic.trainer.v1.FindOwnersRequest\x1a\".volcano_elastic.trainer.v1.Owners\x12Y\n\x05\x43lose\x12(.volcano_elastic.trainer.v1.CloseRequest\x1a&.volcano_elastic.trainer.v1.CloseReply\x12V\n\x04Save\x12\'.volcano_elastic.trainer.v1.SaveRequest\x1a%.volcano_elastic.trainer.v1.SaveReply\x12V\n\x04Load\x12\'.volcano_elastic.trainer.v1.LoadRequest\x1a%.volcano_elastic.trainer.v1.LoadReply\x12V\n\x06Report\x12(.volcano_elastic.trainer.v1.ServerReport\x1a\".volcano_elastic.trainer.v1.Owners\x12V\n\x04Give\x12\'.volcano_elastic.trainer.v1.GiveRequest\x1a%.volcano_elastic.trainer.v1.GiveReply\x12_\n\x07Receive\x12*.volcano_elastic.trainer.v1.ReceiveRequest\x1a(.volcano_elastic.trainer.v1.ReceiveReply\x12V\n\x04Take\x12\'.volcano_elastic.trainer.v1.TakeRequest\x1a%.volcano_elastic.trainer.v1.TakeReply\x12V\n\x04Keep\x12\'.volcano_elastic.trainer.v1.KeepRequest\x1a%.volcano_elastic.trainer.v1.KeepReply\x12Y\n\x05\x41\x64opt\x12(.volcano_elastic.trainer.v1.AdoptRequest\x1a&.volcano_elastic.trainer.v1.AdoptReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,elastic_trainer/proto/parameter_server.proto\x12\x1avolcano_elastic.trainer.v1\"<\n\x0bOpenRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06tables\x18\x02 \x03(\t\x12\r\n\x05\x63lock\x18\x03 \x01(\x03\"\x1a\n\tOpenReply\x12\r\n\x05\x63lock\x18\x01 \x01(\x03\"[\n\x0bPullRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0b\n\x03ids\x18\x03 \x01(\x0c\x12\r\n\x05\x63lock\x18\x04 \x01(\x03\x12\x11\n\tstaleness\x18\x05 \x01(\x03\"O\n\tPullReply\x12\x34\n\x07verdict\x18\x01 \x01(\x0e\x32#.volcano_elastic.trainer.v1.Verdict\x12\x0c\n\x04rows\x18\x02 \x01(\x0c\"i\n\x0bPushRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x38\n\tgradients\x18\x03 \x03(\x0b\x32%.volcano_elastic.trainer.v1.Gradients\"O\n\tGradients\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x01(\x0c\x12\x0c\n\x04seen\x18\x03 \x01(\x0c\x12\x0c\n\x04sums\x18\x04 \x01(\x0c\x12\n\n\x02lr\x18\x05 \x01(\x01\"A\n\tPushReply\x12\x34\n\x07verdict\x18\x01 \x01(\x0e\x32#.volcano_elastic.trainer.v1.Verdict\"\x13\n\x11\x46indOwnersRequest\"\xc3\x01\n\x06Owners\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x11\n\taddresses\x18\x03 \x03(\t\x12\x0e\n\x06owners\x18\x04 \x01(\x0c\x12\x0c\n\x04gone\x18\x05 \x03(\t\x12\x0c\n\x04lost\x18\x06 \x01(\t\x12\x10\n\x08released\x18\x07 \x01(\x08\x12\x12\n\nsuperseded\x18\x08 \x03(\t\x12\x0e\n\x06keeper\x18\t \x01(\t\x12\x13\n\x0bkeeper_life\x18\n \x01(\t\x12\x0f\n\x07\x61\x64opted\x18\x0b \x01(\x03\"\x1c\n\x0bSaveRequest\x12\r\n\x05place\x18\x01 \x01(\t\"H\n\tSaveReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\x0c\"7\n\tSavedFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"C\n\x0bLoadRequest\x12\x34\n\x05\x66iles\x18\x01 \x03(\x0b\x32%.volcano_elastic.trainer.v1.SavedFile\"A\n\tLoadReply\x12\x34\n\x07verdict\x18\x01 \x01(\x0e\x32#.volcano_elastic.trainer.v1.Verdict\"\x1e\n\x0c\x43loseRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\"\x0c\n\nCloseReply\"\x97\x01\n\x0eObserveRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x46\n\x06values\x18\x02 \x03(\x0b\x32\x36.volcano_elastic.trainer.v1.ObserveRequest.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x1e\n\x0cObserveReply\x12\x0e\n\x06status\x18\x01 \x01(\t\"\xf2\x01\n\x0cServerReport\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0c\n\x04life\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x0c\n\x04held\x18\x05 \x01(\x0c\x12\x11\n\tgiving_to\x18\x06 \x01(\t\x12\x0e\n\x06giving\x18\x07 \x01(\x08\x12\x0f\n\x07leaving\x18\x08 \x01(\x08\x12\x0c\n\x04rows\x18\t \x01(\x03\x12\x30\n\x06\x63opies\x18\n \x03(\x0b\x32 .volcano_elastic.trainer.v1.Copy\x12\x0c\n\x04load\x18\x0b \x01(\t\x12\x13\n\x0b\x62ucket_rows\x18\x0c \x01(\x0c\"%\n\x04\x43opy\x12\x0c\n\x04life\x18\x01 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x02 \x01(\x0c\"L\n\x0bGiveRequest\x12\x0f\n\x07\x62uckets\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04life\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\t\"\x1a\n\tGiveReply\x12\r\n\x05given\x18\x01 \x01(\x08\"j\n\x0eReceiveRequest\x12\x0c\n\x04move\x18\x01 \x01(\t\x12\x0c\n\x04life\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\x0c\x12\x0b\n\x03ids\x18\x05 \x01(\x0c\x12\x0f\n\x07\x65ntries\x18\x06 \x03(\x0c\" \n\x0cReceiveReply\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\"\xb0\x01\n\x0bTakeRequest\x12\x0c\n\x04move\x18\x01 \x01(\t\x12\x0c\n\x04life\x18\x02 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x03 \x01(\x0c\x12\x34\n\x07\x61pplied\x18\x04 \x03(\x0b\x32#.volcano_elastic.trainer.v1.Applied\x12/\n\x05steps\x18\x05 \x03(\x0b\x32 .volcano_elastic.trainer.v1.Step\x12\r\n\x05\x65poch\x18\x06 \x01(\t\",\n\x07\x41pplied\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x11\n\tsequences\x18\x02 \x01(\x0c\"#\n\x04Step\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\"\x1a\n\tTakeReply\x12\r\n\x05taken\x18\x01 \x01(\x08\"\x9c\x02\n\x0bKeepRequest\x12\x0c\n\x04life\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0c\n\x04\x63opy\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\t\x12.\n\x04rows\x18\x05 \x03(\x0b\x32 .volcano_elastic.trainer.v1.Rows\x12\x0c\n\x04last\x18\x06 \x01(\x08\x12\x0f\n\x07\x62uckets\x18\x07 \x01(\x0c\x12\x34\n\x07\x61pplied\x18\x08 \x03(\x0b\x32#.volcano_elastic.trainer.v1.Applied\x12/\n\x05steps\x18\t \x03(\x0b\x32 .volcano_elastic.trainer.v1.Step\x12\r\n\x05given\x18\n \x01(\x0c\x12\r\n\x05\x66irst\x18\x0b \x01(\x08\"3\n\x04Rows\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x01(\x0c\x12\x0f\n\x07\x65ntries\x18\x03 \x03(\x0c\"\x19\n\tKeepReply\x12\x0c\n\x04kept\x18\x01 \x01(\x08\"L\n\x0c\x41\x64optRequest\x12\x0c\n\x04life\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x03 \x01(\x0c\x12\r\n\x05\x65poch\x18\x04 \x01(\t\"\x1d\n\nAdoptReply\x12\x0f\n\x07\x61\x64opted\x18\x01 \x01(\x08*;\n\x07Verdict\x12\x08\n\x04\x44ONE\x10\x00\x12\r\n\tNOT_OWNER\x10\x01\x12\t\n\x05LATER\x10\x02\x12\x0c\n\x08NOT_OPEN\x10\x03\x32\x82\n\n\x0fParameterServer\x12V\n\x04Open\x12\'.volcano_elastic.trainer.v1.OpenRequest\x1a%.volcano_elastic.trainer.v1.OpenReply\x12V\n\x04Pull\x12\'.volcano_elastic.trainer.v1.PullRequest\x1a%.volcano_elastic.trainer.v1.PullReply\x12V\n\x04Push\x12\'.volcano_elastic.trainer.v1.PushRequest\x1a%.volcano_elastic.trainer.v1.PushReply\x12_\n\nFindOwners\x12-.volcano_elastic.trainer.v1.FindOwnersRequest\x1a\".volcano_elastic.trainer.v1.Owners\x12Y\n\x05\x43lose\x12(.volcano_elastic.trainer.v1.CloseRequest\x1a&.volcano_elastic.trainer.v1.CloseReply\x12V\n\x04Save\x12\'.volcano_elastic.trainer.v1.SaveRequest\x1a%.volcano_elastic.trainer.v1.SaveReply\x12V\n\x04Load\x12\'.volcano_elastic.trainer.v1.LoadRequest\x1a%.volcano_elastic.trainer.v1.LoadReply\x12_\n\x07Observe\x12*.volcano_elastic.trainer.v1.ObserveRequest\x1a(.volcano_elastic.trainer.v1.ObserveReply\x12V\n\x06Report\x12(.volcano_elastic.trainer.v1.ServerReport\x1a\".volcano_elastic.trainer.v1.Owners\x12V\n\x04Give\x12\'.volcano_elastic.trainer.v1.GiveRequest\x1a%.volcano_elastic.trainer.v1.GiveReply\x12_\n\x07Receive\x12*.volcano_elastic.trainer.v1.ReceiveRequest\x1a(.volcano_elastic.trainer.v1.ReceiveReply\x12V\n\x04Take\x12\'.volcano_elastic.trainer.v1.TakeRequest\x1a%.volcano_elastic.trainer.v1.TakeReply\x12V\n\x04Keep\x12\'.volcano_elastic.trainer.v1.KeepRequest\x1a%.volcano_elastic.trainer.v1.KeepReply\x12Y\n\x05\x41\x64opt\x12(.volcano_elastic.trainer.v1.AdoptRequest\x1a&.volcano_elastic.trainer.v1.AdoptReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'elastic_trainer.proto.parameter_server_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VERDICT']._serialized_start=2420
-  _globals['_VERDICT']._serialized_end=2479
+  _globals['_OBSERVEREQUEST_VALUESENTRY']._loaded_options = None
+  _globals['_OBSERVEREQUEST_VALUESENTRY']._serialized_options = b'8\001'
+  _globals['_VERDICT']._serialized_start=2641
+  _globals['_VERDICT']._serialized_end=2700
   _globals['_OPENREQUEST']._serialized_start=76
   _globals['_OPENREQUEST']._serialized_end=136
   _globals['_OPENREPLY']._serialized_start=138
@@ -65,36 +67,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLOSEREQUEST']._serialized_end=1141
   _globals['_CLOSEREPLY']._serialized_start=1143
   _globals['_CLOSEREPLY']._serialized_end=1155
-  _globals['_SERVERREPORT']._serialized_start=1158
-  _globals['_SERVERREPORT']._serialized_end=1365
-  _globals['_COPY']._serialized_start=1367
-  _globals['_COPY']._serialized_end=1404
-  _globals['_GIVEREQUEST']._serialized_start=1406
-  _globals['_GIVEREQUEST']._serialized_end=1482
-  _globals['_GIVEREPLY']._serialized_start=1484
-  _globals['_GIVEREPLY']._serialized_end=1510
-  _globals['_RECEIVEREQUEST']._serialized_start=1512
-  _globals['_RECEIVEREQUEST']._serialized_end=1618
-  _globals['_RECEIVEREPLY']._serialized_start=1620
-  _globals['_RECEIVEREPLY']._serialized_end=1652
-  _globals['_TAKEREQUEST']._serialized_start=1655
-  _globals['_TAKEREQUEST']._serialized_end=1831
-  _globals['_APPLIED']._serialized_start=1833
-  _globals['_APPLIED']._serialized_end=1877
-  _globals['_STEP']._serialized_start=1879
-  _globals['_STEP']._serialized_end=1914
-  _globals['_TAKEREPLY']._serialized_start=1916
-  _globals['_TAKEREPLY']._serialized_end=1942
-  _globals['_KEEPREQUEST']._serialized_start=1945
-  _globals['_KEEPREQUEST']._serialized_end=2229
-  _globals['_ROWS']._serialized_start=2231
-  _globals['_ROWS']._serialized_end=2282
-  _globals['_KEEPREPLY']._serialized_start=2284
-  _globals['_KEEPREPLY']._serialized_end=2309
-  _globals['_ADOPTREQUEST']._serialized_start=2311
-  _globals['_ADOPTREQUEST']._serialized_end=2387
-  _globals['_ADOPTREPLY']._serialized_start=2389
-  _globals['_ADOPTREPLY']._serialized_end=2418
-  _globals['_PARAMETERSERVER']._serialized_start=2482
-  _globals['_PARAMETERSERVER']._serialized_end=3667
+  _globals['_OBSERVEREQUEST']._serialized_start=1158
+  _globals['_OBSERVEREQUEST']._serialized_end=1309
+  _globals['_OBSERVEREQUEST_VALUESENTRY']._serialized_start=1264
+  _globals['_OBSERVEREQUEST_VALUESENTRY']._serialized_end=1309
+  _globals['_OBSERVEREPLY']._serialized_start=1311
+  _globals['_OBSERVEREPLY']._serialized_end=1341
+  _globals['_SERVERREPORT']._serialized_start=1344
+  _globals['_SERVERREPORT']._serialized_end=1586
+  _globals['_COPY']._serialized_start=1588
+  _globals['_COPY']._serialized_end=1625
+  _globals['_GIVEREQUEST']._serialized_start=1627
+  _globals['_GIVEREQUEST']._serialized_end=1703
+  _globals['_GIVEREPLY']._serialized_start=1705
+  _globals['_GIVEREPLY']._serialized_end=1731
+  _globals['_RECEIVEREQUEST']._serialized_start=1733
+  _globals['_RECEIVEREQUEST']._serialized_end=1839
+  _globals['_RECEIVEREPLY']._serialized_start=1841
+  _globals['_RECEIVEREPLY']._serialized_end=1873
+  _globals['_TAKEREQUEST']._serialized_start=1876
+  _globals['_TAKEREQUEST']._serialized_end=2052
+  _globals['_APPLIED']._serialized_start=2054
+  _globals['_APPLIED']._serialized_end=2098
+  _globals['_STEP']._serialized_start=2100
+  _globals['_STEP']._serialized_end=2135
+  _globals['_TAKEREPLY']._serialized_start=2137
+  _globals['_TAKEREPLY']._serialized_end=2163
+  _globals['_KEEPREQUEST']._serialized_start=2166
+  _globals['_KEEPREQUEST']._serialized_end=2450
+  _globals['_ROWS']._serialized_start=2452
+  _globals['_ROWS']._serialized_end=2503
+  _globals['_KEEPREPLY']._serialized_start=2505
+  _globals['_KEEPREPLY']._serialized_end=2530
+  _globals['_ADOPTREQUEST']._serialized_start=2532
+  _globals['_ADOPTREQUEST']._serialized_end=2608
+  _globals['_ADOPTREPLY']._serialized_start=2610
+  _globals['_ADOPTREPLY']._serialized_end=2639
+  _globals['_PARAMETERSERVER']._serialized_start=2703
+  _globals['_PARAMETERSERVER']._serialized_end=3985
 # @@protoc_insertion_point(module_scope)

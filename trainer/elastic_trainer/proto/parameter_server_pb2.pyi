@@ -166,8 +166,29 @@ class CloseReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ObserveRequest(_message.Message):
+    __slots__ = ("worker", "values")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    values: _containers.ScalarMap[str, float]
+    def __init__(self, worker: _Optional[str] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class ObserveReply(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    def __init__(self, status: _Optional[str] = ...) -> None: ...
+
 class ServerReport(_message.Message):
-    __slots__ = ("address", "life", "epoch", "version", "held", "giving_to", "giving", "leaving", "rows", "copies")
+    __slots__ = ("address", "life", "epoch", "version", "held", "giving_to", "giving", "leaving", "rows", "copies", "load", "bucket_rows")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +199,8 @@ class ServerReport(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     COPIES_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ROWS_FIELD_NUMBER: _ClassVar[int]
     address: str
     life: str
     epoch: str
@@ -188,7 +211,9 @@ class ServerReport(_message.Message):
     leaving: bool
     rows: int
     copies: _containers.RepeatedCompositeFieldContainer[Copy]
-    def __init__(self, address: _Optional[str] = ..., life: _Optional[str] = ..., epoch: _Optional[str] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., giving_to: _Optional[str] = ..., giving: _Optional[bool] = ..., leaving: _Optional[bool] = ..., rows: _Optional[int] = ..., copies: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ...) -> None: ...
+    load: str
+    bucket_rows: bytes
+    def __init__(self, address: _Optional[str] = ..., life: _Optional[str] = ..., epoch: _Optional[str] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., giving_to: _Optional[str] = ..., giving: _Optional[bool] = ..., leaving: _Optional[bool] = ..., rows: _Optional[int] = ..., copies: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., load: _Optional[str] = ..., bucket_rows: _Optional[bytes] = ...) -> None: ...
 
 class Copy(_message.Message):
     __slots__ = ("life", "buckets")

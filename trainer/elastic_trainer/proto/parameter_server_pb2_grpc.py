@@ -69,6 +69,11 @@ class ParameterServerStub:
                 request_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.LoadRequest.SerializeToString,
                 response_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.LoadReply.FromString,
                 _registered_method=True)
+        self.Observe = channel.unary_unary(
+                '/volcano_elastic.trainer.v1.ParameterServer/Observe',
+                request_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.ObserveRequest.SerializeToString,
+                response_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.ObserveReply.FromString,
+                _registered_method=True)
         self.Report = channel.unary_unary(
                 '/volcano_elastic.trainer.v1.ParameterServer/Report',
                 request_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.ServerReport.SerializeToString,
@@ -142,6 +147,13 @@ class ParameterServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Load(self, request, context):
+        """to the first server
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Observe(self, request, context):
         """to the first server
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -226,6 +238,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Load,
                     request_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.LoadRequest.FromString,
                     response_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.LoadReply.SerializeToString,
+            ),
+            'Observe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Observe,
+                    request_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.ObserveRequest.FromString,
+                    response_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.ObserveReply.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
@@ -447,6 +464,33 @@ class ParameterServer:
             '/volcano_elastic.trainer.v1.ParameterServer/Load',
             elastic__trainer_dot_proto_dot_parameter__server__pb2.LoadRequest.SerializeToString,
             elastic__trainer_dot_proto_dot_parameter__server__pb2.LoadReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Observe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/volcano_elastic.trainer.v1.ParameterServer/Observe',
+            elastic__trainer_dot_proto_dot_parameter__server__pb2.ObserveRequest.SerializeToString,
+            elastic__trainer_dot_proto_dot_parameter__server__pb2.ObserveReply.FromString,
             options,
             channel_credentials,
             insecure,
