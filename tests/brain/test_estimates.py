@@ -14,7 +14,6 @@ from volcano_elastic.brain.estimate.amounts import (
     Limits,
     within,
 )
-from volcano_elastic.brain.estimate.from_checkpoint import servers_for_checkpoint
 from volcano_elastic.brain.estimate.job_load import Configuration, JobLoad, total
 from volcano_elastic.brain.estimate.right_size import percentile, right_size
 from volcano_elastic.brain.estimate.start_up import WITHOUT_HISTORY, start_up
@@ -269,25 +268,6 @@ def test_tuning_takes_no_worker_away_and_adds_few_at_once(
     servers = [(one, Cpu.cores(16)) for one in used]
     found = more_workers(workers, max(most, workers), servers, speeds)
     assert workers <= found <= min(max(most, workers), workers + MOST_AT_ONCE)
-
-
-# X3: from a checkpoint
-
-
-@pytest.mark.parametrize(
-    ("size", "servers"),
-    [(Bytes(0), 5), (Bytes.gib(1), 1), (Bytes.gib(6), 1), (Bytes.gib(7), 2), (Bytes.gib(60), 10)],
-    ids=["none", "small", "just one", "just two", "ten"],
-)
-def test_servers_follow_the_size_of_a_checkpoint(size: Bytes, servers: int) -> None:
-    assert servers_for_checkpoint(size, Bytes.gib(10), without=5) == servers
-
-
-@given(st.integers(1, 2**42), st.integers(0, 2**42), st.integers(2**20, 2**38))
-def test_a_greater_checkpoint_never_gets_fewer_servers(size: int, more: int, each: int) -> None:
-    few = servers_for_checkpoint(Bytes(size), Bytes(each), 1)
-    assert few <= servers_for_checkpoint(Bytes(size + more), Bytes(each), 1)
-    assert Bytes(each) * few >= Bytes(size) * (1 / 0.6)
 
 
 # Right-sizing

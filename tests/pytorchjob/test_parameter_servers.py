@@ -18,6 +18,7 @@ from volcano_elastic.cluster_state.grouping import cluster_state
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob import servers
+from volcano_elastic.pytorchjob.server_scaling import Capacity
 
 
 def world(*, master: bool = False, servers: int = 2, **spec: Any) -> World:
@@ -307,7 +308,9 @@ def test_their_number_by_load_stays_until_the_spec_is_edited() -> None:
     w = world()
     w.run_all()
     w.servers_by_load = ServerCount(4, 2, "memory")
+    w.status["elastic"]["speeds"] = {"2": 100.0}
     assert w.created(w.settle()) == ["a-ps-2", "a-ps-3"]
+    assert "speeds" not in w.status["elastic"], "they were those with two servers"
     w.servers_by_load = None
     assert not w.settle()
     w.run_all()
@@ -350,12 +353,50 @@ def test_who_counts_decides_at_once_and_is_done_then(
         obj["status"] = {"elastic": {"servers": ServerCount(before, asked, "load").as_status()}}
     told = None if plan is None else planned(PS=plan)
     loads = None if by_load is None else ServerCount(by_load, asked, "load")
-    found = servers.decide(parse(obj), told, loads)
+    found = servers.decide(parse(obj), told, loads, pods=True)
     counts = asked if found.count is None else found.count.replicas
     expected = [min(max(plan, 1), 1024)] if plan is not None else []
     assert counts == [*expected, *filter(None, (by_load, before)), asked][0]
     assert bool(found.events) == (counts != parse(obj).replicas["PS"].replicas)
     written = None if found.count is None else found.count.as_status()
     obj["status"] = {"elastic": {"servers": written} if written else {}}
-    again = servers.decide(parse(obj), told, loads)
+    again = servers.decide(parse(obj), told, loads, pods=True)
     assert again == servers.Servers(found.count)
+
+
+def test_a_checkpoints_size_says_how_many_there_are_at_the_beginning() -> None:
+    obj = job_object(elastic={"min": 1, "max": 2})
+    replicas = obj["spec"]["pytorchReplicaSpecs"]
+    replicas["PS"] = copied(replicas["Worker"]) | {"replicas": 1}
+    (container,) = replicas["PS"]["template"]["spec"]["containers"]
+    container["resources"] = {"limits": {"memory": "10Gi", "cpu": "4"}}
+    obj["metadata"]["annotations"] = {
+        "volcano-elastic.io/parameter-servers": "1-8",
+        "volcano-elastic.io/checkpoint-size": "24Gi",
+    }
+    w = World(obj, NOW)
+    done = w.settle()
+    assert [name for name in sorted(w.pods) if "-ps-" in name] == [f"a-ps-{i}" for i in range(4)]
+    said = [x.message for x in done if isinstance(x, a.EmitEvent) and x.reason == "ServersScaled"]
+    assert said == ["from 1 to 4 parameter servers: a checkpoint of 24Gi fills so many by 60%"]
+    w.run_all()
+    assert not w.settle(), "that is the number from now on"
+    assert servers.capacity(parse(w.job).replicas["PS"]) == Capacity(4.0, 10 << 30)
+
+
+def test_a_slow_server_is_made_anew_elsewhere() -> None:
+    w = world(servers=3)
+    w.run_all()
+    w.servers_to_move = frozenset({"a-ps-2"})
+    assert [x.name for x in w.settle() if isinstance(x, a.DeletePod)] == ["a-ps-2"]
+    w.servers_to_move = frozenset()
+    del w.pods["a-ps-2"]
+    assert w.created(w.settle()) == ["a-ps-2"]
+
+
+@pytest.mark.parametrize("given", ["0-2", "3-2", "2", "1-2000", "a-b"])
+def test_bounds_that_can_not_be_are_refused(given: str) -> None:
+    obj = job_object()
+    obj["metadata"]["annotations"] = {"volcano-elastic.io/parameter-servers": given}
+    (problem,) = validate(obj)
+    assert "must be LEAST-MOST, 1 to 1024, such as 2-8" in str(problem)

@@ -129,6 +129,7 @@ class World:
         self.brain_mode: BrainMode | None = None
         self.plan: ScalePlan | None = None
         self.servers_by_load: ServerCount | None = None
+        self.servers_to_move: frozenset[str] = frozenset()
         self.failed_nodes: dict[str, NodeFailure] = {}
         self.to_leave: dict[str, str] = {}
         self.exclude_for = timedelta(minutes=30)
@@ -160,7 +161,13 @@ class World:
                 pods=bool(self.pods),
                 plan=self.plan,
             ),
-            servers=servers.decide(parse(copied(self.job)), self.plan, self.servers_by_load),
+            servers=servers.decide(
+                parse(copied(self.job)),
+                self.plan,
+                self.servers_by_load,
+                pods=bool(self.pods),
+                move=self.servers_to_move,
+            ),
             failed_nodes=self.failed_nodes,
             to_leave=self.to_leave,
             exclude_for=self.exclude_for,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from volcano_elastic.api import quantity, role, shape
+from volcano_elastic.api import quantity, role, server_bounds, shape
 from volcano_elastic.api.problem import Problem, forbidden, invalid, required, unsupported
 from volcano_elastic.api.pytorchjob_defaults import bounds, end
 from volcano_elastic.api.pytorchjob_shape import (
@@ -23,6 +23,7 @@ from volcano_elastic.api.pytorchjob_shape import (
     RUN_POLICY,
     SHARED_MEMORY_ANNOTATION,
 )
+from volcano_elastic.api.server_bounds import CHECKPOINT_ANNOTATION
 
 CONTAINER = "pytorch"
 BACKEND = "volcano-elastic"
@@ -127,8 +128,16 @@ def _metadata(meta: Mapping[str, Any]) -> Iterator[Problem]:
         given = meta.get(field)
         if given is not None:
             yield from shape.problems(shape.Named(shape.Text()), given, f"metadata.{field}")
-    for name in (SHARED_MEMORY_ANNOTATION, MOST_MEMORY_ANNOTATION, CPU_LIMIT_ANNOTATION):
+    for name in (
+        SHARED_MEMORY_ANNOTATION,
+        MOST_MEMORY_ANNOTATION,
+        CPU_LIMIT_ANNOTATION,
+        CHECKPOINT_ANNOTATION,
+    ):
         yield from _amount(meta, "metadata", name)
+    annotations = meta.get("annotations")
+    if isinstance(annotations, Mapping):
+        yield from server_bounds.problems(annotations)
 
 
 def _amount(meta: Mapping[str, Any], path: str, name: str) -> Iterator[Problem]:

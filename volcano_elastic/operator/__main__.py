@@ -21,6 +21,7 @@ import uvloop
 
 from volcano_elastic.adapters.adapter import ADAPTERS
 from volcano_elastic.api import node_signal
+from volcano_elastic.api.queue_policy import Stragglers
 from volcano_elastic.kube import health
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.kubeconfig import Access, KubeconfigError, load
@@ -36,6 +37,7 @@ from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.planning import Planning
 from volcano_elastic.operator.schema import ServedSchema
+from volcano_elastic.operator.server_loads import ServerLoads
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.state_metrics import StateMetrics
 from volcano_elastic.operator.survivors import Survivors
@@ -167,6 +169,13 @@ async def run(
         )
         failed_nodes = FailedNodes(cluster, lambda: datetime.now(UTC))
         survivors = Survivors(cluster, builder, lambda: datetime.now(UTC))
+        server_loads = ServerLoads(
+            cluster,
+            builder.parsed,
+            lambda job: builder.policy_of(job.queue).nodes.stragglers is Stragglers.REPLACE,
+            executor.tokens.of,
+            lambda: datetime.now(UTC),
+        )
         controller = Controller(
             cluster,
             executor,
@@ -177,6 +186,7 @@ async def run(
             survivors,
             policy_of=builder.policy_of,
             plan_of=builder.scale_plan,
+            server_loads=server_loads,
             to_leave=builder.nodes_to_leave,
             settings=settings,
         )
@@ -223,6 +233,7 @@ async def run(
                 group.create_task(planning.run())
                 group.create_task(lost_pods.run())
                 group.create_task(cordons.run())
+                group.create_task(server_loads.run())
 
         async def lead() -> None:
             metrics.leader.set(1)

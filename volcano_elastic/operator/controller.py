@@ -23,6 +23,7 @@ from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.metrics import Metrics
+from volcano_elastic.operator.server_loads import ServerLoads
 from volcano_elastic.operator.survivors import Survivors
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob import at_start, servers
@@ -57,6 +58,7 @@ class Controller:
         *,
         policy_of: Callable[[str], QueuePolicy] = QueuePolicy,
         plan_of: Callable[[str], ScalePlan | None] = lambda key: None,
+        server_loads: ServerLoads | None = None,
         to_leave: Callable[[], Mapping[str, str]] = dict,
         settings: Settings = DEFAULTS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -65,7 +67,7 @@ class Controller:
         self._handover, self._policy_of, self._plan_of = handover, policy_of, plan_of
         self._settings, self._clock = settings, clock
         self._lost_pods, self._failed_nodes, self._to_leave = lost_pods, failed_nodes, to_leave
-        self._survivors = survivors
+        self._survivors, self._server_loads = survivors, server_loads
         self._queue: WorkQueue | None = None
         """None while somebody else leads: `run` begins with all jobs anyway."""
         self._parsed: dict[str, tuple[str, PyTorchJob | InvalidJob]] = {}
@@ -73,6 +75,8 @@ class Controller:
         lost_pods.on_news(self._add)
         failed_nodes.on_news(self._add)
         survivors.on_news(self._add)
+        if server_loads is not None:
+            server_loads.on_news(self._add)
         cluster.jobs.on_change(self._job_changed)
         for named in (cluster.podgroups, cluster.autoscalers):
             named.on_change(lambda old, new: self._add(key_of(_either(old, new))))
@@ -187,7 +191,7 @@ class Controller:
             return refuse(job, parsed.problems, self._cluster.pods_of(job), now)
         policy = self._policy_of(parsed.queue)
         losses = self._lost_pods.of(parsed)
-        pods = self._cluster.pods_of(job)
+        pods, loads = self._cluster.pods_of(job), self._server_loads
         observed = Observed(
             pods=(*pods, *evicted),
             services=self._cluster.services_of(job),
@@ -208,13 +212,22 @@ class Controller:
                 pods=bool(pods),
                 plan=self._plan_of(key),
             ),
-            servers=servers.decide(parsed, self._plan_of(key), None),
+            servers=servers.decide(
+                parsed,
+                self._plan_of(key),
+                loads.count(parsed) if loads is not None else None,
+                pods=bool(pods),
+                move=loads.to_move(parsed) if loads is not None else frozenset(),
+            ),
             failed_nodes=self._failed_nodes.of(parsed),
             exclude_for=policy.nodes.exclude_for,
             rebalances=policy.nodes.stragglers is Stragglers.REBALANCE,
             failure_rules=self._settings.failure_rules,
             needs_first=self._survivors.needed(parsed),
-            to_leave=self._to_leave() if policy.nodes.leave is LeaveNodes.ON_SIGNAL else {},
+            to_leave={
+                **(self._to_leave() if policy.nodes.leave is LeaveNodes.ON_SIGNAL else {}),
+                **(loads.to_avoid(parsed) if loads is not None else {}),
+            },
         )
         return reconcile(parsed, observed, now, self._settings)
 

@@ -243,6 +243,12 @@ async def ask(session: aiohttp.ClientSession, url: str, job: PyTorchJob, token: 
     return read(body, job) if code == 200 else Report()
 
 
+async def ask_for(session: aiohttp.ClientSession, url: str, job: PyTorchJob, token: str) -> bytes:
+    """Return what is told at `url`; nothing if there is no answer."""
+    code, body = await _request(session, "GET", url, job, token)
+    return body if code == 200 else b""
+
+
 async def find(
     session: aiohttp.ClientSession, urls: Sequence[str], job: PyTorchJob, token: str
 ) -> Followed | None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from volcano_elastic.api import condition
+from volcano_elastic.api import condition, server_count
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.queue_policy import Diverged, Stragglers
 from volcano_elastic.api.role import elastic
@@ -246,7 +246,10 @@ class Measurement:
         assert job.desired is not None
         elastic = job.status["elastic"]
         change: dict[str, Any] = {}
-        if found := news(elastic.get("speeds") or {}, report.speeds):
+        speeds = report.speeds
+        if server_count.FIELD in elastic:  # others may be of another number of servers
+            speeds = {size: speed for size, speed in speeds.items() if size == job.desired}
+        if found := news(elastic.get("speeds") or {}, speeds):
             change["speeds"] = found
         committed = elastic.get("commits") or {}
         if report.commits.keys() - committed.keys():  # that there was one is all that is asked

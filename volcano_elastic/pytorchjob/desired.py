@@ -231,13 +231,14 @@ def _running(
     excluded = _excluded(view)
     to_leave = observed.to_leave if job.elastic is not None else ()
     avoid = exclusion.avoided((one.node for one in excluded.nodes), to_leave)
-    moved = (wanted.move if wanted else frozenset()) | exclusion.outdated(view.replicas, avoid)
+    moved = (wanted.move if wanted else frozenset()) | observed.servers.move
+    moved |= exclusion.outdated(view.replicas, avoid)
     plan = placement.place(job, view.replicas, wanted, now, moved, without_first=without_first)
     plan.leave += [r for r in view.dropped if r.live]
     plan.clear += [r for r in view.dropped if not r.live and r.state is not State.LEAVING]
     look_again = []
     wait = max(observed.admission_wait, observed.at_start.wait)
-    if not observed.pods and (wait or observed.at_start.changed):
+    if not observed.pods and (wait or observed.at_start.changed or observed.servers.changed):
         # What they ask for has to be durable first: the status that says so brings the next look.
         plan.create.clear()
         look_again.append(wait)

@@ -117,6 +117,8 @@ def with_servers(status: Status, servers: Servers) -> Status:
         return status
     elastic = dict(status.get("elastic") or {})
     elastic.pop(server_count.FIELD, None)
+    # Of any number of workers, they are those with as many servers as there were.
+    elastic.pop("speeds", None)
     if servers.count is not None:
         elastic[server_count.FIELD] = servers.count.as_status()
     without = {name: value for name, value in status.items() if name != "elastic"}

@@ -75,7 +75,7 @@ def train(folder: Path, pace: float = 0.0, last_step: int | None = None, every: 
         with loop.step():
             loss = torch.nn.functional.mse_loss(loop.model(items, users), target)
             (loop.weight * loss).backward()
-            # One that went back to its beginning on a busy machine has too few rows to show anything.
+            # One that went back to its beginning has too few rows to show anything.
             enough = torch.tensor(float(loop.steps >= 20 and (folder / "enough").exists()))
             if loop.world > 1:
                 torch.distributed.all_reduce(enough)  # so that all ranks stop at one step

@@ -1,0 +1,81 @@
+"""Reads what a job's parameter servers say of their loads, as the first one tells it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.pytorchjob.label import replica_name
+
+_MOST_SERVERS = 1024
+_MOST_CPUS, _MOST_BYTES, _MOST_STEPS = 1e6, 1 << 60, 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class ServersReport:
+    cpus: tuple[float, ...]
+    """That each server uses."""
+    memory: tuple[int, ...]
+    """Bytes, likewise."""
+    steps_per_second: float
+    """Of all workers."""
+    slow: frozenset[str]
+    """Names of pods whose servers take far longer for a row than the others, but for the first."""
+
+
+def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
+    """Return where the first server serves HTTP; None while it doesn't run."""
+    servers, status = job.servers, (pod or {}).get("status") or {}
+    address = status.get("podIP")
+    if servers is None or status.get("phase") != "Running" or not address:
+        return None
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{servers.port + 1}"
+
+
+def first_server(job: PyTorchJob) -> str:
+    """Return the name of the first server's pod; empty where the job has none."""
+    return "" if job.servers is None else replica_name(job.name, job.servers.role, 0)
+
+
+def read(body: bytes, job: PyTorchJob) -> ServersReport | None:
+    """Return the loads of all servers that tell theirs; None where that is another job's answer."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return None
+    # Those of a job of fixed size don't know its name.
+    if not isinstance(answer, dict) or answer.get("job") not in ("", job.key):
+        return None
+    listed, slow = answer.get("servers"), answer.get("slow")
+    steps = _sensible(answer.get("steps_per_second"), _MOST_STEPS)
+    if job.servers is None or steps is None:
+        return None
+    if not isinstance(listed, dict) or len(listed) > _MOST_SERVERS:
+        return None
+    told = []
+    for one in listed.values():
+        if isinstance(one, dict):
+            cpus = _sensible(one.get("cpus"), _MOST_CPUS)
+            memory = _sensible(one.get("memory"), _MOST_BYTES)
+            if cpus is not None and memory is not None:
+                told.append((cpus, int(memory)))
+    hosts = {str(one).rpartition(":")[0] for one in slow} if isinstance(slow, list) else set()
+    names = {
+        replica_name(job.name, job.servers.role, index) for index in range(1, job.servers.replicas)
+    }
+    return ServersReport(
+        tuple(cpus for cpus, _ in told),
+        tuple(memory for _, memory in told),
+        steps,
+        frozenset(names & hosts),
+    )
+
+
+def _sensible(number: object, most: float) -> float | None:
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return None
+    return number if 0 <= number <= most else None
