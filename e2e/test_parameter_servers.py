@@ -12,7 +12,7 @@ import pytest
 
 from e2e.stage import Stage
 from volcano_elastic.demo.training import SAMPLES, SCRIPT, DemoJob
-from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
+from volcano_elastic.kube.resource import PODS, PYTORCHJOBS, SCALEPLANS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 
@@ -92,8 +92,39 @@ def _server(job: DemoJob, out: Path, index: int) -> int:
     return 0
 
 
-async def test_servers_are_killed_and_workers_shrink_while_a_job_trains(stage: Stage) -> None:
-    job = ServedJob("served", min=1, max=3, epochs=30, step_seconds=0.1)
+async def _scaled(stage: Stage, job: ServedJob, servers: int) -> None:
+    """Have a ScalePlan bring servers, its end take them away, and an edit bring them again."""
+    client = stage.recorder.jobs.client
+
+    async def there(count: int) -> None:
+        def holds() -> bool:
+            return bool(_server(job, stage.out, count - 1)) and not _server(job, stage.out, count)
+
+        await stage.until(holds, f"{count} servers serve")
+        await stage.steps_on(job)
+
+    plan = {
+        "apiVersion": SCALEPLANS.api_version,
+        "kind": SCALEPLANS.kind,
+        "metadata": {"name": "more", "namespace": "default"},
+        "spec": {
+            "ownerJob": job.name,
+            "replicaResourceSpecs": {"PS": {"replicas": servers}},
+        },
+    }
+    await client.create(SCALEPLANS, plan)
+    await there(servers)
+    await client.delete(SCALEPLANS, "more", "default")
+    await there(2)
+    patch = {"spec": {"pytorchReplicaSpecs": {"PS": {"replicas": servers}}}}
+    await client.patch(PYTORCHJOBS, job.name, "default", patch)
+    await there(servers)
+
+
+async def test_servers_come_go_and_are_killed_and_workers_shrink_while_a_job_trains(
+    stage: Stage,
+) -> None:
+    job = ServedJob("served", min=1, max=3, epochs=40, step_seconds=0.1)
     newcomer = DemoJob("newcomer", min=2, max=2, epochs=2, step_seconds=0.05)
     client = stage.recorder.jobs.client
     await stage.submit(job)
@@ -101,6 +132,11 @@ async def test_servers_are_killed_and_workers_shrink_while_a_job_trains(stage: S
     await stage.steps_on(job)
     pods = {p["metadata"]["name"]: p for p in (await client.list(PODS, "default"))["items"]}
     assert {"served-ps-0", "served-ps-1"} <= pods.keys()
+    before = [_server(job, stage.out, index) for index in (0, 1)]
+    await _scaled(stage, job, 3)
+    assert before == [_server(job, stage.out, index) for index in (0, 1)]
+    assert set(stage.worlds(job)[stage.worlds(job).index(3) :]) == {3}, "no worker was lost"
+
     for index in (1, 0):
         pid = _server(job, stage.out, index)
         os.kill(pid, signal.SIGKILL)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from elastic_trainer.embeddings.hashing import BUCKETS, buckets
 from elastic_trainer.embeddings.row_optimizer import Adagrad
 from elastic_trainer.embeddings.table import TableSettings
-from elastic_trainer.parameter_server import copying
+from elastic_trainer.parameter_server import copy_log, copying
+from elastic_trainer.parameter_server.copy_log import CopyLog
 from elastic_trainer.parameter_server.copying import Copier, Served
 from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
 from elastic_trainer.parameter_server.moving import give
@@ -29,8 +32,13 @@ State = dict[int, list[float]]
 class Run:
     """A server that takes pushes, and one that keeps a copy of its rows."""
 
+    folder = ""
+    """Of copies; empty: they are kept in memory."""
+
     def __init__(self) -> None:
-        self.source, self.keeper = (Service(f"{one}:1", "first", "") for one in "ab")
+        self.source, self.keeper = (
+            Service(f"{one}:1", "first", "", copy_folder=self.folder) for one in "ab"
+        )
         self.source.holder.held[:] = True
         self.source.holder.add_table(write_settings(SETTINGS))
         self.source.holder.clocks.open("w", 0, 0.0)
@@ -100,6 +108,11 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "PART_ROWS", 64)
     monkeypatch.setattr(copying, "FEW_ROWS", 8)
     monkeypatch.setattr(copying, "ROUNDS", 2)  # rows change until a moment is read
+
+
+@pytest.fixture(autouse=True, params=["memory", "disk"])
+def _kept(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "folder", str(tmp_path) if request.param == "disk" else "")
 
 
 async def copied(breaks_at: int) -> tuple[Run, int, int]:
@@ -203,3 +216,63 @@ async def test_rows_of_an_older_epoch_are_not_copied() -> None:
     run.keeper._epoch = "newer"
     await run.copier.copy()
     assert run.keeper._copies.buckets() == {}
+
+
+async def test_copy_on_a_full_disk_is_none_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "folder", str(tmp_path))
+    run = Run()
+    run.push()
+    await run.copier.copy()
+    (log,) = run.keeper._copies._whole.values()
+    assert isinstance(log, CopyLog)
+    log._file.close()
+    with open("/dev/full", "wb") as full:
+        monkeypatch.setattr(log, "_file", full)
+        run.push()
+        await run.copier.copy()
+        assert run.keeper._copies.buckets() == {}, "it might have a part of a moment"
+        full.close = lambda: None  # type: ignore[method-assign]
+    assert await run.adopted(np.arange(BUCKETS)) is None
+    run.pushes = False
+    await run.copier.copy()
+    holder = await run.adopted(np.arange(BUCKETS))
+    assert holder is not None and rows(holder) == run.moments[-1]
+
+
+async def test_copy_whose_log_is_long_is_begun_anew_and_the_old_one_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "folder", str(tmp_path))
+    monkeypatch.setattr(copy_log, "AT_LEAST_BYTES", 0)
+    run = Run()
+    sizes, names = [], set()
+    for _ in range(30):
+        run.push()
+        await run.copier.copy()
+        files = list(tmp_path.glob("*.copy"))
+        names |= {file.name for file in files}
+        sizes.append(sum(file.stat().st_size for file in files))
+        assert len(files) <= 2
+    assert len(names) > 2 and sizes[-1] < max(sizes) * 2
+    run.pushes = False
+    await run.copier.copy()
+    await run.copier.copy()
+    holder = await run.adopted(np.arange(BUCKETS))
+    assert holder is not None and rows(holder) == run.moments[-1]
+    assert not list(tmp_path.glob("x")) and Service("c:1", "first", "", copy_folder=str(tmp_path))
+    assert not list(tmp_path.glob("*.copy")), "those of an earlier process are of no use"
+
+
+async def test_damaged_copy_is_not_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "folder", str(tmp_path))
+    run = Run()
+    run.push()
+    await run.copier.copy()
+    (file,) = tmp_path.glob("*.copy")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert await run.adopted(np.arange(BUCKETS)) is None
+    assert run.keeper._copies.buckets() == {} and not run.keeper.holder.held.any()

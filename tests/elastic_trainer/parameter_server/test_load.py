@@ -14,6 +14,7 @@ from elastic_trainer.embeddings.hashing import BUCKETS, buckets
 from elastic_trainer.embeddings.row_optimizer import SGD
 from elastic_trainer.embeddings.table import Table, TableSettings
 from elastic_trainer.metrics.exposition import exposition
+from elastic_trainer.metrics.http import Request
 from elastic_trainer.parameter_server import gazer
 from elastic_trainer.parameter_server.gazer import Observations, Times
 from elastic_trainer.parameter_server.load import (
@@ -26,6 +27,8 @@ from elastic_trainer.parameter_server.load import (
     skew,
 )
 from elastic_trainer.parameter_server.machine import usage
+from elastic_trainer.parameter_server.page import Page
+from elastic_trainer.protocol.auth import HEADER
 
 
 def measured(hot: int = 7, rows: int = 20, steps: int = 100) -> tuple[Meter, ServerLoad]:
@@ -131,3 +134,16 @@ def test_a_process_reads_what_it_uses(tmp_path: Path) -> None:
     assert found.memory > 1 << 20 and found.machine_memory > found.machine_memory_free > 0
     assert found.machine_cpus == os.cpu_count() and found.machine_cpu_seconds > 0
     assert usage(tmp_path).memory == usage(tmp_path).machine_memory == 0, "nothing to read"
+
+
+def test_numbers_are_for_anybody_and_all_of_it_for_who_has_the_token() -> None:
+    _, found = measured()
+    told = gazer.status("j", {"a:1": found}, {"a:1": BUCKETS}, Observations(), "")
+    first = Page("j", "secret", lambda: gazer.metrics("a:1", found, BUCKETS, 0), lambda: told)
+    assert b"ps_buckets" in first.respond(Request("GET", "/metrics")).body
+    assert first.respond(Request("GET", "/status")).code.startswith("401")
+    answer = first.respond(Request("GET", "/status", {HEADER: "secret"}))
+    assert json.loads(answer.body)["servers"]["a:1"]["buckets"] == BUCKETS
+    other = Page("j", "", list, None)
+    assert b"the first server knows" in other.respond(Request("GET", "/status")).body
+    assert other.respond(Request("PUT", "/metrics")).code.startswith("405")

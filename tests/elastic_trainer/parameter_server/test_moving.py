@@ -202,6 +202,21 @@ async def test_push_that_the_giver_took_changes_nothing_in_the_taker() -> None:
     assert not torch.equal(run.target.holder.tables["items"].entries().weights, before.weights)
 
 
+async def test_step_that_comes_in_two_parts_counts_once() -> None:
+    run = Run()
+    for _ in range(5):
+        run.push()
+    table = run.source.holder.tables["items"]
+    ids, before = table.entries().ids.numpy(), table.step
+    assert len(ids) > 9
+    for part in (ids[:3], ids[3:9]):
+        ones = torch.ones(len(part), 4, dtype=torch.float64)
+        given = Gradients("items", part, np.ones(len(part), dtype=np.int64), ones, 0.1)
+        assert run.source.holder.push("w", 77, [given], 0.0) is Verdict.DONE
+    assert table.step == before + 1
+    assert set(table.entries().last[:9].tolist()) == {before + 1}
+
+
 async def test_rows_of_an_older_epoch_are_neither_given_nor_taken() -> None:
     """Else a move from before a load could bring a server back to what it was told to forget."""
     run = Run()

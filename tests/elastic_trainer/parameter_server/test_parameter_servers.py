@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
 import pytest
 import torch
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
+from elastic_trainer.embeddings.hashing import BUCKETS
 from elastic_trainer.embeddings.row_optimizer import SGD
 from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.parameter_server.client import ServedTables, ServerError
@@ -75,6 +78,14 @@ def test_servers_come_and_go_while_a_worker_trains(servers: Servers) -> None:
     second, _third = servers.start(), servers.start()
     worker.train_until(3)
     worker.check()
+    board: dict[str, float] = {}
+    writer = SimpleNamespace(add_scalar=lambda tag, value, step: board.update({tag: value}))
+    while not (told := worker.tables.observe({"auc": 0.5}, board=writer)):
+        pass  # a busy machine may take longer than it waits for
+    assert board["observed/auc"] == 0.5 and board["observed/push_seconds"] > 0
+    assert sum(one["buckets"] for one in told["servers"].values()) == BUCKETS
+    with pytest.raises(ServerError, match="expected a name and a finite number"):
+        worker.tables.observe({"auc": math.nan})
     servers.processes[second].send_signal(signal.SIGTERM)
     worker.train_until(2)
     assert servers.processes.pop(second).wait(60) == 0

@@ -172,7 +172,15 @@ class Table:
             found[torch.from_numpy(unknown)] = self._first_values(ids[unknown])
         return found
 
-    def update(self, ids: Ids, seen: NDArray[np.int64], gradients: torch.Tensor, lr: float) -> None:
+    def update(
+        self,
+        ids: Ids,
+        seen: NDArray[np.int64],
+        gradients: torch.Tensor,
+        lr: float,
+        *,
+        counts: bool = True,
+    ) -> None:
         """Count a step, and apply it to the rows that it touched.
 
         Args:
@@ -180,8 +188,9 @@ class Table:
             seen: how often each came in the step's samples.
             gradients: a row for each, summed over where it came.
             lr: learning rate.
+            counts: False for a further part of the step that was counted last.
         """
-        self.step += 1
+        self.step += counts
         if len(ids):
             self._tell(ids)
             rows = self._rows.find(ids)
@@ -192,7 +201,7 @@ class Table:
                 rows, seen = rows[touched], seen[touched]
                 gradients = gradients[torch.from_numpy(touched)]
             self._apply(rows, seen, gradients, lr)
-        if self.step % self.settings.evict_every == 0:
+        if counts and self.step % self.settings.evict_every == 0:
             self._evict()
 
     def entries(self, wanted: Collection[int] | None = None) -> Entries:

@@ -79,6 +79,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "so often; when this one is lost, that one goes on from there (default: no copy)",
     )
     parser.add_argument(
+        "--copy-folder",
+        default="",
+        metavar="FOLDER",
+        help="of this machine, where copies of other servers' rows are kept, instead of in memory; "
+        "one of its own for each server (its *.copy are removed)",
+    )
+    parser.add_argument(
         "--metrics-port",
         type=_port,
         default=PORT_AFTER,
@@ -110,6 +117,7 @@ async def serve(options: argparse.Namespace) -> int:
             options.storage,
             options.copy_every,
             os.environ.get("VOLCANO_ELASTIC_JOB", ""),
+            options.copy_folder,
         )
     except (OSError, ValueError) as error:
         print(f"parameter server: cannot read its storage: {error}", file=sys.stderr)

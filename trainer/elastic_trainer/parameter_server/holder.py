@@ -146,11 +146,11 @@ class Holder:
         for one, where in zip(gradients, touched, strict=True):
             fresh = applied[where] < sequence
             if fresh.all() and (new_step or len(where)):
-                self.tables[one.table].update(one.ids, one.seen, one.sums, one.lr)
+                self.tables[one.table].update(one.ids, one.seen, one.sums, one.lr, counts=new_step)
             elif fresh.any():
                 rows = torch.from_numpy(fresh)
                 self.tables[one.table].update(
-                    one.ids[fresh], one.seen[fresh], one.sums[rows], one.lr
+                    one.ids[fresh], one.seen[fresh], one.sums[rows], one.lr, counts=new_step
                 )
         for where in touched:
             applied[where] = np.maximum(applied[where], sequence)

@@ -17,7 +17,8 @@ import numpy as np
 from elastic_trainer.embeddings.hashing import Ids
 from elastic_trainer.metrics.exposition import Metric
 from elastic_trainer.parameter_server import gazer
-from elastic_trainer.parameter_server.copies import Copies, Moment, Rows
+from elastic_trainer.parameter_server.copies import Copies, MemoryCopy, Moment, Rows
+from elastic_trainer.parameter_server.copy_log import copies_in
 from elastic_trainer.parameter_server.copying import Copier, Served
 from elastic_trainer.parameter_server.director import TICK_SECONDS, Director, observed
 from elastic_trainer.parameter_server.epoch_file import EpochFile
@@ -71,6 +72,7 @@ class Service(ParameterServerServicer):
         storage: of the first server, a folder that outlives it.
         copy_every: seconds between two copies of what changed on another server; 0: none.
         job: its name, in what is told of the servers.
+        copy_folder: where copies of others' rows are kept; empty: in memory.
 
     Raises:
         OSError, ValueError: of the first server: its storage can't be read.
@@ -84,6 +86,7 @@ class Service(ParameterServerServicer):
         storage: str = "",
         copy_every: float = 0.0,
         job: str = "",
+        copy_folder: str = "",
     ) -> None:
         self.holder = Holder()
         self.life = uuid.uuid4().hex[:16]
@@ -100,7 +103,8 @@ class Service(ParameterServerServicer):
         self._leased_until = 0.0
         self._put_off = 0
         self._first, self._job = first, job
-        self._copies = Copies()
+        self._make_copy = copies_in(copy_folder) if copy_folder else MemoryCopy
+        self._copies = Copies(self._make_copy)
         self._copy_every = copy_every
         self._copier = Copier(self.life, self._served_now, self._stubs.of) if copy_every else None
         file = EpochFile(storage)
@@ -226,7 +230,8 @@ class Service(ParameterServerServicer):
                 f"cannot load: {error}; {self._address} has to write its --storage first",
             )
             raise
-        self.holder, self._copies = holder, Copies()
+        self._copies.forget(list(self._copies.sources), ())
+        self.holder, self._copies = holder, Copies(self._make_copy)
         self._begin(self._director.epoch)
         self._report_self()
         return messages.LoadReply(verdict=messages.DONE)
@@ -344,12 +349,21 @@ class Service(ParameterServerServicer):
             given = unpack(request.given)
             return self._copies.keep(request.source, request.copy, rows, last, given)
 
-        return messages.KeepReply(kept=await _checked(context, kept))
+        try:
+            return messages.KeepReply(kept=await _checked(context, kept))
+        except OSError as error:
+            log.warning("cannot keep a copy of %s's rows: %s", request.source, error)
+            return messages.KeepReply(kept=False)
 
     async def Adopt(self, request: Any, context: Any) -> Any:  # noqa: N802
         if request.life != self.life or self._epoch not in ("", request.epoch):
             return messages.AdoptReply(adopted=False)
-        adopted = self._copies.adopt(request.source, unpack(request.buckets), self.holder)
+        try:
+            adopted = self._copies.adopt(request.source, unpack(request.buckets), self.holder)
+        except OSError as error:
+            log.error("cannot read the copy of %s's rows: %s", request.source, error)
+            self._copies.forget((request.source,), ())
+            adopted = False
         if adopted:
             self._epoch = request.epoch
         return messages.AdoptReply(adopted=adopted)

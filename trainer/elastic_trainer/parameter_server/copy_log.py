@@ -1,0 +1,115 @@
+"""CopyLog: a copy of another server's rows on disk, in place of memory.
+
+Each part is appended as it comes, with its length and digest, and rows are read back only where
+they are adopted: all of it to the last moment that is whole. What a file has beyond that is no part
+of the copy. A log that is much longer than its copy at first is given up, so that its source begins
+another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import xxhash
+
+from elastic_trainer.parameter_server.copies import Copy, MemoryCopy, Moment, Rows
+from elastic_trainer.parameter_server.holder import Buckets, Holder
+from elastic_trainer.parameter_server.wire import pack, unpack
+from elastic_trainer.proto import parameter_server_pb2 as messages
+
+LENGTHENED = 3
+"""A log may be so many times as long as when its first moment was whole,"""
+AT_LEAST_BYTES = 64 << 20
+"""or this long."""
+_HEAD = 16
+
+
+class CopyLog(Copy):
+    """Raises OSError by each of its methods that writes or reads."""
+
+    def __init__(self, name: str, epoch: str, folder: Path) -> None:
+        super().__init__(name, epoch)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"{name}.copy"
+        self._file: IO[bytes] = open(self._path, "w+b", buffering=1 << 20)  # noqa: SIM115
+        self._first = 0
+        """Bytes when the first moment was whole; 0: it isn't yet."""
+        self._length = 0
+
+    def put(self, rows: Rows) -> None:
+        part = messages.Rows(table=rows.text, ids=pack(rows.ids), entries=rows.entries)
+        self._append(messages.KeepRequest(rows=[part]))
+
+    def end_moment(self, moment: Moment) -> None:
+        self._append(
+            messages.KeepRequest(
+                last=True,
+                buckets=pack(moment.buckets),
+                applied=[
+                    messages.Applied(worker=worker, sequences=pack(sequences))
+                    for worker, sequences in moment.applied.items()
+                ],
+                steps=[
+                    messages.Step(table=table, step=step) for table, step in moment.steps.items()
+                ],
+            )
+        )
+        self._file.flush()
+        self._first = self._first or self._length
+        self.held[:] = False
+        self.held[moment.buckets] = True
+
+    def drop(self, given: Buckets) -> None:
+        if self.held[given].any():
+            self.held[given] = False
+        self._append(messages.KeepRequest(given=pack(given)))
+
+    @property
+    def is_too_long(self) -> bool:
+        return self._first > 0 and self._length > max(AT_LEAST_BYTES, LENGTHENED * self._first)
+
+    def holder(self) -> Holder:
+        self._file.flush()
+        copy = MemoryCopy(self.name, self.epoch)
+        for message in self._messages():
+            for rows in message.rows:
+                copy.put(Rows(rows.table, unpack(rows.ids), list(rows.entries)))
+            if message.given:
+                copy.drop(unpack(message.given))
+            if message.last:
+                copy.end_moment(
+                    Moment(
+                        unpack(message.buckets),
+                        {one.worker: unpack(one.sequences) for one in message.applied},
+                        {one.table: one.step for one in message.steps},
+                    )
+                )
+        return copy.holder()
+
+    def close(self) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def _append(self, message: messages.KeepRequest) -> None:
+        content = message.SerializeToString()
+        head = len(content).to_bytes(8, "little") + xxhash.xxh3_64_digest(content)
+        self._file.write(head + content)
+        self._length += len(head) + len(content)
+
+    def _messages(self) -> Iterator[messages.KeepRequest]:
+        with open(self._path, "rb") as file:
+            while len(head := file.read(_HEAD)) == _HEAD:
+                content = file.read(int.from_bytes(head[:8], "little"))
+                if xxhash.xxh3_64_digest(content) != head[8:]:
+                    raise OSError(f"{self._path} is damaged: a part isn't what was written")
+                yield messages.KeepRequest.FromString(content)
+
+
+def copies_in(folder: str) -> Callable[[str, str], Copy]:
+    """Return what makes copies in a folder, which is emptied of those of an earlier process."""
+    place = Path(folder)
+    for old in place.glob("*.copy"):
+        old.unlink(missing_ok=True)
+    return lambda name, epoch: CopyLog(name, epoch, place)
