@@ -17,7 +17,7 @@ from elastic_trainer.embeddings.row_optimizer import Adagrad, Adam
 from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.parameter_server import client
 from elastic_trainer.parameter_server.client import ServedTables
-from elastic_trainer.parameter_server.files import read_files
+from elastic_trainer.parameter_server.files import read_saves
 from elastic_trainer.parameter_server.served_state import ServedState
 from elastic_trainer.store.storage import Storage
 from torch.utils.data import TensorDataset
@@ -89,7 +89,7 @@ def train(folder: Path, pace: float = 0.0, last_step: int | None = None, every: 
         saved = served.save(folder / "end-tables")
         files = [(f"{saved['place']}/{name}", *one) for name, one in saved["files"].items()]
         for one in (net.items, net.users):
-            one.table = read_files(files).tables[one.name]
+            one.table = read_saves([files]).tables[one.name]
     parts = {
         one.name: [part.tolist() for part in one.table.entries().tensors()]
         for one in (net.items, net.users)

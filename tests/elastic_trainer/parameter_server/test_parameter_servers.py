@@ -137,6 +137,10 @@ def test_rows_go_back_to_what_was_saved_with_other_servers(
     worker.train_until(3)
     saved = worker.tables.save(tmp_path / "tables-1")
     assert len(saved["files"]) == 3
+    worker.train(3)
+    base = sum(size for size, _ in saved["files"].values())
+    saved = worker.tables.save(tmp_path / "tables-2", after=saved)
+    assert sum(size for size, _ in saved["files"].values()) < base, "changes alone"
     own, draw = copy.deepcopy(worker.own), copy.deepcopy(worker.draw)
     worker.train(10)
     other = ServedTables([embedding(admit_after=2)], servers.first)
@@ -156,7 +160,7 @@ def test_rows_go_back_to_what_was_saved_with_other_servers(
 
     with pytest.raises(ServerError, match="cannot write /proc/none"):
         worker.tables._ask("Save", [(servers.first, messages.SaveRequest(place="/proc/none"))])
-    with open(tmp_path / "tables-1" / next(iter(saved["files"])), "r+b") as file:
+    with open(tmp_path / "tables-2" / next(iter(saved["files"])), "r+b") as file:
         file.write(b"damaged")
     with pytest.raises(ServerError, match="is damaged: expected"):
         ServedTables([embedding(admit_after=2)], servers.first).load(saved)

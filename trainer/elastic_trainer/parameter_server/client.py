@@ -205,7 +205,9 @@ class ServedTables:
         self._times.add("pull_seconds", time.monotonic() - began)
         return rows
 
-    def save(self, place: str | os.PathLike[str]) -> dict[str, Any]:
+    def save(
+        self, place: str | os.PathLike[str], after: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Have the servers write all rows; return what a commit of the rest has to hold.
 
         The rows are of one moment if no worker pushes meanwhile: let them meet at a barrier, save,
@@ -214,19 +216,27 @@ class ServedTables:
         Args:
             place: a new directory that all servers and this worker see. It may go once no
                 commit names it.
+            after: what the last `save` returned: then rows that changed since are enough, and those
+                of buckets that have moved. The directories of that one and of those before it stay
+                as long as this one. None: all rows.
         """
         os.makedirs(place)
-        return self.write(place)
+        return self.write(place, after)
 
-    def write(self, place: str | os.PathLike[str]) -> dict[str, Any]:
+    def write(
+        self, place: str | os.PathLike[str], after: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Save, as `save` does, to a directory that is there."""
+        name = uuid.uuid4().hex[:16]
         where = os.path.abspath(place)
         files: dict[str, list[Any]] = {}
 
         def attempt() -> None:
             if not self._owners.epoch:
                 raise _NotYetError(self._why)
-            request = messages.SaveRequest(place=where)
+            request = messages.SaveRequest(
+                place=where, save=name, after="" if after is None else after["save"]
+            )
             files.clear()
             saved: list[int] = []
             for reply in self._ask("Save", [(one, request) for one in self._owners.addresses]):
@@ -237,7 +247,11 @@ class ServedTables:
                 raise _NotYetError("buckets are on their way between servers")
 
         self._until_done(attempt)
-        return {"place": where, "files": files}
+        saved: dict[str, Any] = {"place": where, "files": files, "save": name}
+        if after is not None:
+            earlier = {key: after[key] for key in ("place", "files")}
+            saved["before"] = [*after.get("before", ()), earlier]
+        return saved
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Have the servers go back to saved rows, with their optimizer's state.
@@ -248,13 +262,14 @@ class ServedTables:
         Args:
             saved: what `save` returned.
         """
+        saves = [*saved.get("before", ()), saved]
         request = messages.LoadRequest(
             files=[
-                messages.SavedFile(
-                    path=os.path.join(saved["place"], name), size=size, digest=digest
-                )
-                for name, (size, digest) in saved["files"].items()
-            ]
+                messages.SavedFile(path=os.path.join(one["place"], name), size=size, digest=digest)
+                for one in saves
+                for name, (size, digest) in one["files"].items()
+            ],
+            counts=[len(one["files"]) for one in saves],
         )
         if not request.files:
             raise ValueError("`saved` names no files: expected what `save` returned")

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import xxhash
 
-from elastic_trainer.embeddings.hashing import BUCKETS
+from elastic_trainer.embeddings.hashing import BUCKETS, buckets
 from elastic_trainer.embeddings.table import Entries, Table
-from elastic_trainer.parameter_server.holder import Buckets, Holder
+from elastic_trainer.parameter_server.holder import Buckets, Holder, Since
 from elastic_trainer.parameter_server.wire import write_settings
 
 
@@ -27,13 +28,32 @@ class Saved:
     digest: str
 
 
-def copy_tables(tables: Mapping[str, Table], held: Buckets) -> dict[str, Any]:
-    """Return a copy of these buckets' rows."""
-    found = {
-        write_settings(one.settings): (one.step, one.entries(held.tolist()).tensors())
-        for one in tables.values()
+def copy_tables(
+    tables: Mapping[str, Table], held: Buckets, since: Since | None = None
+) -> dict[str, Any]:
+    """Return a copy of these buckets' rows.
+
+    Args:
+        since: of an earlier save; of buckets that it covers only changes are copied.
+    """
+    covered = np.zeros(BUCKETS, dtype=bool) if since is None else since.covered
+    whole = held[~covered[held]]
+    found, changes = {}, {}
+    for one in tables.values():
+        text = write_settings(one.settings)
+        found[text] = one.step, one.entries(whole.tolist()).tensors()
+        ids = None if since is None else since.changed.get(one.settings.name)
+        if ids is not None:
+            mine = np.zeros(BUCKETS, dtype=bool)
+            mine[held] = covered[held]
+            ids = ids[mine[buckets(ids)]]
+            changes[text] = torch.from_numpy(ids), one.entries_of(ids).tensors()
+    return {
+        "buckets": torch.from_numpy(held),
+        "whole": torch.from_numpy(whole),
+        "tables": found,
+        "changes": changes,
     }
-    return {"buckets": torch.from_numpy(held), "tables": found}
 
 
 def write_file(place: str, name: str, contents: Mapping[str, Any]) -> Saved:
@@ -57,30 +77,49 @@ def write_file(place: str, name: str, contents: Mapping[str, Any]) -> Saved:
     return Saved(path.name, path.stat().st_size, _digest(path))
 
 
-def read_files(files: Sequence[tuple[str, int, str]]) -> Holder:
-    """Return a holder of all buckets, from these paths, sizes and digests.
+def read_saves(saves: Sequence[Sequence[tuple[str, int, str]]]) -> Holder:
+    """Return a holder of all buckets, from the files of a base and of the saves after it, each of
+    these paths, sizes and digests.
 
     Raises:
         OSError: one can't be read.
-        ValueError: one isn't what was written, or they don't make all buckets together.
+        ValueError: one isn't what was written, those of a save don't make all buckets together, or
+            a save before it is missing.
     """
     holder = Holder()
-    for name, size, digest in files:
-        path = Path(name)
-        if path.stat().st_size != size or _digest(path) != digest:
-            raise ValueError(f"{path} is damaged: expected {size} bytes with digest {digest}")
-        found = torch.load(path, map_location="cpu", weights_only=True)
-        held = found["buckets"].numpy()
-        if holder.held[held].any():
-            raise ValueError(f"{path} holds buckets that another file holds, too")
-        holder.held[held] = True
-        for text, (step, tensors) in found["tables"].items():
-            table = holder.add_table(text)
-            table.put(Entries(*tensors))
-            table.step = max(table.step, step)
-    if not holder.held.all():
-        raise ValueError(f"the files hold {holder.held.sum()} buckets: expected {BUCKETS}")
+    for number, files in enumerate(saves):
+        holder.held[:] = False
+        steps: dict[str, int] = {}
+        for name, size, digest in files:
+            found = _read(Path(name), size, digest)
+            held, whole = found["buckets"].numpy(), found["whole"].numpy()
+            if holder.held[held].any():
+                raise ValueError(f"{name} holds buckets that another file holds, too")
+            if not number and len(whole) < len(held):
+                raise ValueError(f"{name} has changes alone: expected the saves before it, too")
+            holder.held[held] = True
+            for table in holder.tables.values():
+                table.drop(whole.tolist())
+            for text, (step, tensors) in found["tables"].items():
+                table = holder.add_table(text)
+                table.put(Entries(*tensors))
+                table_name = table.settings.name
+                steps[table_name] = max(steps.get(table_name, 0), step)
+            for text, (ids, tensors) in found["changes"].items():
+                holder.add_table(text).replace(ids.numpy(), Entries(*tensors))
+        if not holder.held.all():
+            raise ValueError(f"the files hold {holder.held.sum()} buckets: expected {BUCKETS}")
+        for table_name, step in steps.items():
+            holder.tables[table_name].step = step
     return holder
+
+
+def _read(path: Path, size: int, digest: str) -> dict[str, Any]:
+    if path.stat().st_size != size or _digest(path) != digest:
+        raise ValueError(f"{path} is damaged: expected {size} bytes with digest {digest}")
+    found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    # Of a version that knew no changes.
+    return {"whole": found["buckets"], "changes": {}, **found}
 
 
 def _digest(path: Path) -> str:

@@ -80,6 +80,20 @@ class Changes:
         return ids[np.isin(buckets(ids), self.buckets)]
 
 
+@dataclass
+class Since:
+    """What became of rows since a save."""
+
+    covered: NDArray[np.bool_]
+    """Buckets that were held all the time, whose changes are known."""
+    changed: dict[str, Ids]
+    """By table."""
+
+
+def _watch_of(save: str) -> str:
+    return f"save {save}"
+
+
 class Holder:
     def __init__(self) -> None:
         self.tables: dict[str, Table] = {}
@@ -93,6 +107,7 @@ class Holder:
         """Buckets that another server is giving, by move."""
         self._taken: set[str] = set()
         self._watched: dict[str, Changes] = {}
+        self._saves: dict[str, Since] = {}
 
     # ---- workers
 
@@ -208,6 +223,7 @@ class Holder:
         self.frozen[of] = False
         if given:
             self.held[of] = False
+            self._lose(of)
 
     def forget(self, given: Buckets) -> None:
         """Forget the rows of buckets that were given, but for those that have come back since."""
@@ -280,6 +296,38 @@ class Holder:
             if (table := self.tables.get(name)) is not None:
                 table.step = max(table.step, step)
         self.held[given] = True
+        self._lose(given)
+
+    # ---- saves
+
+    def saved(self, save: str, after: str, held: Buckets) -> Since:
+        """Return what changed since an earlier save, and remember this one; of saves but these two
+        nothing is known any more.
+
+        Args:
+            held: what this save has.
+        """
+        before = self._saves.get(after)
+        if before is None:
+            before = Since(np.zeros(BUCKETS, dtype=bool), {})
+        else:
+            # The save that this is for may never come to be: then the next one has them, too.
+            for table, ids in self.changed(_watch_of(after)).items():
+                known = before.changed.get(table)
+                before.changed[table] = ids if known is None else np.union1d(known, ids)
+        for name in set(self._saves) - {after}:
+            del self._saves[name]
+            self.unwatch(_watch_of(name))
+        if save and save != after:
+            covered = np.zeros(BUCKETS, dtype=bool)
+            covered[held] = True
+            self._saves[save] = Since(covered, {})
+            self.watch(_watch_of(save), EVERY_BUCKET)
+        return before
+
+    def _lose(self, given: Buckets) -> None:
+        for since in self._saves.values():
+            since.covered[given] = False
 
     def _expect_no_longer(self, given: Buckets) -> None:
         """Forget moves of any of these buckets, whose givers' lives are over."""

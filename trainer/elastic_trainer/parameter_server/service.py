@@ -8,7 +8,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import grpc
@@ -22,7 +22,7 @@ from elastic_trainer.parameter_server.copy_log import copies_in
 from elastic_trainer.parameter_server.copying import Copier, Served
 from elastic_trainer.parameter_server.director import TICK_SECONDS, Director, observed
 from elastic_trainer.parameter_server.epoch_file import EpochFile
-from elastic_trainer.parameter_server.files import copy_tables, read_files, write_file
+from elastic_trainer.parameter_server.files import copy_tables, read_saves, write_file
 from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
 from elastic_trainer.parameter_server.load import Meter, ServerLoad, read_load
 from elastic_trainer.parameter_server.machine import usage
@@ -195,7 +195,9 @@ class Service(ParameterServerServicer):
         held = self.holder.held & ~self.holder.frozen
         if not held.any() or time.monotonic() >= self._leased_until:
             return messages.SaveReply()
-        contents = copy_tables(self.holder.tables, np.flatnonzero(held))
+        buckets = np.flatnonzero(held)
+        since = self.holder.saved(request.save, request.after, buckets)
+        contents = copy_tables(self.holder.tables, buckets, since)
         try:
             saved = await asyncio.to_thread(write_file, request.place, self.life, contents)
         except OSError as error:
@@ -205,9 +207,8 @@ class Service(ParameterServerServicer):
                 "all servers can write",
             )
             raise
-        buckets = pack(np.flatnonzero(held))
         return messages.SaveReply(
-            name=saved.name, size=saved.size, digest=saved.digest, buckets=buckets
+            name=saved.name, size=saved.size, digest=saved.digest, buckets=pack(buckets)
         )
 
     async def Load(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -217,7 +218,8 @@ class Service(ParameterServerServicer):
         try:
             holder = Holder()
             if request.files:
-                holder = read_files([(one.path, one.size, one.digest) for one in request.files])
+                files = [(one.path, one.size, one.digest) for one in request.files]
+                holder = read_saves(_cut(files, request.counts or [len(files)]))
         except (OSError, ValueError) as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"cannot load: {error}")
             raise
@@ -544,6 +546,14 @@ class Service(ParameterServerServicer):
             if one.done():
                 one.result()
             one.cancel()
+
+
+def _cut(files: Sequence[T], counts: Sequence[int]) -> list[Sequence[T]]:
+    """Return so many of the files at a time. Raises ValueError where they are others in all."""
+    if sum(counts) != len(files) or any(count < 1 for count in counts):
+        raise ValueError(f"{len(files)} files: expected {list(counts)} of the saves")
+    ends = np.cumsum(counts).tolist()
+    return [files[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
 
 async def _checked(context: Any, call: Callable[[], T]) -> T:

@@ -117,10 +117,14 @@ class Owners(_message.Message):
     def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., owners: _Optional[bytes] = ..., gone: _Optional[_Iterable[str]] = ..., lost: _Optional[str] = ..., released: _Optional[bool] = ..., superseded: _Optional[_Iterable[str]] = ..., keeper: _Optional[str] = ..., keeper_life: _Optional[str] = ..., adopted: _Optional[int] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
-    __slots__ = ("place",)
+    __slots__ = ("place", "save", "after")
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     place: str
-    def __init__(self, place: _Optional[str] = ...) -> None: ...
+    save: str
+    after: str
+    def __init__(self, place: _Optional[str] = ..., save: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
 
 class SaveReply(_message.Message):
     __slots__ = ("name", "size", "digest", "buckets")
@@ -145,10 +149,12 @@ class SavedFile(_message.Message):
     def __init__(self, path: _Optional[str] = ..., size: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
-    __slots__ = ("files",)
+    __slots__ = ("files", "counts")
     FILES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     files: _containers.RepeatedCompositeFieldContainer[SavedFile]
-    def __init__(self, files: _Optional[_Iterable[_Union[SavedFile, _Mapping]]] = ...) -> None: ...
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, files: _Optional[_Iterable[_Union[SavedFile, _Mapping]]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LoadReply(_message.Message):
     __slots__ = ("verdict",)

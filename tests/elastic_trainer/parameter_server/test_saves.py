@@ -1,0 +1,145 @@
+"""A base and what changed since are the rows as they were, wherever they were held meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from elastic_trainer.embeddings.hashing import BUCKETS, buckets
+from elastic_trainer.embeddings.row_optimizer import Adam
+from elastic_trainer.embeddings.table import TableSettings
+from elastic_trainer.parameter_server.files import Saved, copy_tables, read_saves, write_file
+from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
+from elastic_trainer.parameter_server.wire import pack_entries, write_settings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SETTINGS = TableSettings("items", 2, Adam(lr=0.1), admit_after=2, evict_idle=6, evict_every=4)
+File = tuple[str, int, str]
+
+
+class Servers:
+    """Three holders, between which buckets move, and what they write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.holders = [Holder() for _ in range(3)]
+        self.holders[0].held[:] = True
+        for one in self.holders:
+            one.add_table(write_settings(SETTINGS))
+            one.clocks.open("w", 0, 0.0)
+        self.draw = np.random.default_rng(3)
+        self.folder, self.step, self.count = folder, 0, 0
+
+    def push(self) -> None:
+        self.step += 1
+        ids = np.unique(self.draw.integers(0, 200, 40)) * 10**9
+        for one in self.holders:
+            mine = ids[one.held[buckets(ids)]]
+            sums = torch.from_numpy(self.draw.normal(size=(len(mine), 2))).float()
+            part = Gradients("items", mine, np.ones(len(mine), dtype=np.int64), sums, 0.1)
+            assert one.push("w", self.step, [part], 0.0) is Verdict.DONE
+
+    def move(self, source: int, target: int) -> None:
+        giver, taker = self.holders[source], self.holders[target]
+        given = np.flatnonzero(giver.held)[::2]
+        if source == target or not len(given):
+            return
+        ids = giver.begin_giving("m", given)
+        assert taker.expect("m", given)
+        for name, one in ids.items():
+            entries = pack_entries(giver.tables[name].entries_of(one))
+            assert taker.receive("m", write_settings(SETTINGS), one, entries)
+        giver.freeze("m")
+        applied, steps = giver.applied_in(given), {"items": giver.tables["items"].step}
+        assert taker.take("m", given, applied, steps)
+        giver.end_giving("m", given=True)
+        giver.forget(given)
+        self.count += 1
+        taker._taken.clear()
+
+    def save(self, name: str, after: str) -> list[File]:
+        files = []
+        for number, one in enumerate(self.holders):
+            held = np.flatnonzero(one.held)
+            if len(held):
+                contents = copy_tables(one.tables, held, one.saved(name, after, held))
+                place = self.folder / name
+                saved: Saved = write_file(str(place), str(number), contents)
+                files.append((str(place / saved.name), saved.size, saved.digest))
+        return files
+
+    def rows(self) -> dict[int, list[float]]:
+        found: dict[int, list[float]] = {}
+        for one in self.holders:
+            found |= rows(one, np.flatnonzero(one.held))
+        return found
+
+
+def rows(holder: Holder, held: np.ndarray) -> dict[int, list[float]]:
+    entries = holder.tables["items"].entries(held.tolist())
+    columns = [entries.weights, entries.state, entries.seen, entries.last]
+    found = {
+        one: [number for part in parts for number in part.flatten().tolist()]
+        for one, *parts in zip(entries.ids.tolist(), *columns, strict=True)
+    }
+    counts = [entries.candidates, entries.candidates_seen, entries.candidates_last]
+    return found | {
+        -one - 1: [seen, last]
+        for one, seen, last in zip(*(part.tolist() for part in counts), strict=True)
+    }
+
+
+Event = st.one_of(
+    st.just("push"),
+    st.just("save"),
+    st.just("lost save"),
+    st.tuples(st.integers(0, 2), st.integers(0, 2)),
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(Event, max_size=25))
+def test_a_base_and_changes_are_the_rows_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, events: list[str | tuple[int, int]]
+) -> None:
+    servers = Servers(tmp_path_factory.mktemp("saves"))
+    for _ in range(3):
+        servers.push()
+    saves, last = [servers.save("s0", "")], "s0"
+    for number, event in enumerate([*events, "save"], 1):
+        if event == "push":
+            servers.push()
+        elif event == "save":
+            saves.append(servers.save(f"s{number}", last))
+            last = f"s{number}"
+        elif event == "lost save":
+            # One that no commit came to name: the next one is after the same save again.
+            servers.save(f"s{number}", last)
+        else:
+            assert isinstance(event, tuple)
+            servers.move(*event)
+    found = read_saves(saves)
+    assert found.held.all()
+    assert rows(found, np.arange(BUCKETS)) == servers.rows()
+    steps = [one.tables["items"].step for one in servers.holders if one.held.any()]
+    assert found.tables["items"].step == max(steps)
+
+
+def test_changes_are_small_and_refused_without_what_was_before(tmp_path: Path) -> None:
+    servers = Servers(tmp_path)
+    for _ in range(5):
+        servers.push()
+    base = servers.save("s0", "")
+    nothing = servers.save("s1", "s0")
+    assert nothing[0][1] < base[0][1] and rows(read_saves([base, nothing]), np.arange(BUCKETS))
+    with pytest.raises(ValueError, match="has changes alone: expected the saves before it"):
+        read_saves([nothing])
+    unknown = servers.save("s2", "never heard of")
+    assert rows(read_saves([unknown]), np.arange(BUCKETS)) == servers.rows(), "it has all rows"
+    (file,) = base
+    with pytest.raises(ValueError, match="is damaged: expected"):
+        read_saves([[(file[0], file[1], "0" * 16)]])
+    with pytest.raises(ValueError, match="that another file holds"):
+        read_saves([[file, file]])
