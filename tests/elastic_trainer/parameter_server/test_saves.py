@@ -13,7 +13,7 @@ from elastic_trainer.embeddings.table import TableSettings
 from elastic_trainer.parameter_server.files import Saved, copy_tables, read_saves, write_file
 from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
 from elastic_trainer.parameter_server.wire import pack_entries, write_settings
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 SETTINGS = TableSettings("items", 2, Adam(lr=0.1), admit_after=2, evict_idle=6, evict_every=4)
@@ -101,6 +101,8 @@ Event = st.one_of(
 
 @settings(max_examples=40)
 @given(st.lists(Event, max_size=25))
+@example([(0, 1), "push", "push", (1, 0), "push"])
+@example(["push", "lost save", "push", "save"])
 def test_a_base_and_changes_are_the_rows_as_they_were(
     tmp_path_factory: pytest.TempPathFactory, events: list[str | tuple[int, int]]
 ) -> None:
