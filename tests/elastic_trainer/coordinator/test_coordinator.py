@@ -74,7 +74,7 @@ def test_joiners_are_let_in_together_by_one_fence_at_a_common_step() -> None:
     job.say("a0", FenceReply(fence, 7))
     assert job.state.phase is Phase.FENCING and FenceStop not in map(type, job.heard["a0"])
     job.say("a1", FenceReply(fence, 8))
-    assert job.last("a0", FenceStop) == FenceStop(fence, 1, 9, False)
+    assert job.last("a0", FenceStop) == FenceStop(fence, 1, 9, False, all_stay=True)
     job.say("a0", Fenced(fence, 9))
     job.say("a1", Fenced(fence, 9))
     assert job.last("a1", RoundOver).round == 1
@@ -93,6 +93,7 @@ def test_a_leaver_leaves_at_the_fence_and_the_rest_go_on() -> None:
     for agent in ("a0", "a1", "a2"):
         job.say(agent, FenceReply(fence, 3))
     assert job.last("a1", FenceStop).leaving and not job.last("a0", FenceStop).leaving
+    assert not job.last("a0", FenceStop).all_stay
     for agent in ("a0", "a1", "a2"):
         job.say(agent, Fenced(fence, 4))
     assert isinstance(job.last("a1", Dismissed), Dismissed)

@@ -223,7 +223,8 @@ class WorkerServer:
 
     def stop(self, stop: FenceStop) -> None:
         self.local.fence, self.local.stop, self.local.leaving = stop.fence, stop.step, stop.leaving
-        self._broadcast(link.StopAt(stop.fence, stop.step, stop.leaving, stop.commit))
+        told = stop.leaving, stop.commit, stop.all_stay
+        self._broadcast(link.StopAt(stop.fence, stop.step, *told))
 
     def cancel(self, fence: int) -> None:
         if fence == self.local.fence:

@@ -182,6 +182,8 @@ class Checkpointer:
         """Whether a schedule that doesn't count the steps was warned of."""
         self._clock = clock
         self._began = self._saved_at = clock()
+        self._saves_soon = False
+        """The first step of this run is saved, whenever the next save would be due."""
         self._first = self._next = 0
         """Steps at which this run began, and at which rank 0 is asked again whether to save."""
         if restore:
@@ -257,6 +259,7 @@ class Checkpointer:
         self.link.plans(self.data.total)
         self._first = self._next = self.data.steps
         self.saved = self.data.steps if self.parent and self._is_kept(found) else None
+        self._saves_soon = Source.PARTS in found.sources
         self._began = self._saved_at = self._clock()
         if self._memory is not None and identity != NOTHING:
             self._memory.note_origin(self._restorer.training, self._place, identity)
@@ -293,7 +296,7 @@ class Checkpointer:
         self.data.applied()
         order = self.link.boundary(self.data.steps, self.data.consumed, self.data.waited())
         if order is not Order.GO:
-            self.commit(stored=self.link.commit_wanted)
+            self.commit(stored=self.link.commit_wanted, memory_stays=self.link.all_stay)
             self.data.close()
             self.link.fenced(self.data.steps, order)
         else:
@@ -341,12 +344,14 @@ class Checkpointer:
             self.finish()
         _training.discard(self)
 
-    def commit(self, *, stored: bool, together: bool = True) -> None:
+    def commit(self, *, stored: bool, together: bool = True, memory_stays: bool = False) -> None:
         """Returns on every rank once this step is saved on all of them, so nobody leaves before.
 
         Args:
             stored: also wait until it is in storage.
             together: as `finish`'s.
+            memory_stays: what is in the nodes' memory will be there for the next round, which
+                needs no storage then: of a sharded state it has each part on two nodes.
 
         Raises:
             StorageError: it can't be brought there.
@@ -358,14 +363,14 @@ class Checkpointer:
                 self._give_up(superseded)
         began = self._clock()
         self.link.commits()
-        if self._shards is not None:
+        if self._shards is not None and not self._is_mirrored(memory_stays and not stored):
             # At a fence too: other worlds find it only there. One rank decides, as all must write.
             stored = self._is_stored(self._flush_shards())
             if not self._group.from_rank(0, stored):
                 self._shards.write(
                     self._captured(), step=self.data.steps, run=self.run, round_=self.link.round
                 )
-        elif stored and self._told == (self._identity, self.run):
+        elif self._shards is None and stored and self._told == (self._identity, self.run):
             error = self.link.settle(storage=True)
             if error:
                 raise StorageError(error)
@@ -379,6 +384,12 @@ class Checkpointer:
         if self._before_save is not None:
             unsaved = any(self._group.gather(unsaved))
         return unsaved
+
+    def _is_mirrored(self, does: bool) -> bool:
+        """Return whether all parts of this state are in the memory of two nodes each, and that does
+        for all ranks; on all ranks, of which some may have heard otherwise than others."""
+        assert self._shards is not None
+        return all(self._group.gather(does and self._shards.is_mirrored(self._identity)))
 
     def _flush_shards(self) -> int:
         assert self._shards is not None
@@ -405,6 +416,10 @@ class Checkpointer:
 
     def _due(self) -> bool:
         steps = self.data.steps
+        if self._saves_soon and steps > self._first:
+            # Parts that were resharded lack their mirrors.
+            self._saves_soon = False
+            return True
         if isinstance(self.every, int):
             return steps - max(self._first, self.saved or 0) >= self.every
         if steps < self._next:

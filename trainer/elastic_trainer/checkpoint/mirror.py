@@ -43,6 +43,8 @@ class Mirror:
         self._skips = 0
         """Turns that are left out, as there was no room."""
         self._next_skips = 1
+        self.kept: Identity | None = None
+        """The newest state of which this rank's part was handed on, and another's taken."""
 
     def keep(self, slot: Slot, label: Label, peers: Peers) -> bool:
         """On all ranks: hands this rank's part on, and takes another's. Whether that was done."""
@@ -85,6 +87,7 @@ class Mirror:
             self._slots.copy(label.training, parts[giver].payload, fill)
             for work in sent:
                 work.wait()
+        self.kept = label.identity
         return True
 
     def look(self, group: ProcessGroup) -> tuple[tuple[str, Identity, int], ...]:

@@ -140,6 +140,14 @@ class Shards:
             if background is not None:
                 background.saved((slot, label) if slot is not None and label is not None else None)
 
+    def is_mirrored(self, identity: Identity) -> bool:
+        """Wait until no mirror is under way; return whether this rank's part of a state is in
+        another node's memory, too."""
+        if self._mirroring is None or self._mirror is None:
+            return False
+        failed = self._mirroring.flush()
+        return failed is None and self._mirror.kept == identity
+
     def flush(self) -> int:
         """Wait until nothing is under way; return the newest step that this process brought to
         storage, -1 for none.

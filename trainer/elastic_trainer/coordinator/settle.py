@@ -484,8 +484,9 @@ def _tell_stop(draft: Draft, fence: Fence) -> None:
     attached = draft.attached()
     alone = all(agent.leaving for agent in attached)
     number = draft.state.round.round
+    stay = not any(agent.leaving for agent in attached)
     stops = {
-        leaving: FenceStop(fence.fence, number, fence.stop, leaving, commit=alone)
+        leaving: FenceStop(fence.fence, number, fence.stop, leaving, commit=alone, all_stay=stay)
         for leaving in (False, True)
     }
     for agent in attached:

@@ -214,6 +214,8 @@ class StopAt:
     """It leaves there."""
     commit: bool
     """Nobody stays who would hold the live state."""
+    all_stay: bool = False
+    """No member of the round leaves: what is in their nodes' memory stays there."""
 
 
 @dataclass(frozen=True, slots=True)

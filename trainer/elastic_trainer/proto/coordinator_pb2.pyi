@@ -493,18 +493,20 @@ class FenceAsk(_message.Message):
     def __init__(self, fence: _Optional[int] = ..., round: _Optional[int] = ..., at_once: _Optional[bool] = ...) -> None: ...
 
 class FenceStop(_message.Message):
-    __slots__ = ("fence", "round", "step", "leaving", "commit")
+    __slots__ = ("fence", "round", "step", "leaving", "commit", "all_stay")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
+    ALL_STAY_FIELD_NUMBER: _ClassVar[int]
     fence: int
     round: int
     step: int
     leaving: bool
     commit: bool
-    def __init__(self, fence: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., leaving: _Optional[bool] = ..., commit: _Optional[bool] = ...) -> None: ...
+    all_stay: bool
+    def __init__(self, fence: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., leaving: _Optional[bool] = ..., commit: _Optional[bool] = ..., all_stay: _Optional[bool] = ...) -> None: ...
 
 class FenceCancel(_message.Message):
     __slots__ = ("fence",)

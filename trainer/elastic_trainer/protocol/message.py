@@ -377,6 +377,7 @@ class FenceStop:
     step: int = 0
     leaving: bool = False
     commit: bool = False
+    all_stay: bool = False
 
 
 @dataclass(frozen=True)
