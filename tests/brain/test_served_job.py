@@ -67,6 +67,13 @@ def test_after_three_minutes_15_cpus_carry_the_articles_four_workers() -> None:
     assert found.reason.endswith("15 CPU carry 4")
 
 
+def test_a_first_plan_takes_no_worker_away_and_has_memory_for_the_fullest() -> None:
+    workers = [pod("Worker", i, amounts(2.4, 4 + i), amounts(8, 16)) for i in range(6)]
+    found = planned(served(desired=6), measured(*workers, SERVER), None, NODE, LATER, WAIT)
+    assert found is not None and found.roles["Worker"].replicas == 6
+    assert found.roles["Worker"].memory == Bytes.gib(9 * 1.2).whole_mebibytes()
+
+
 @pytest.mark.parametrize(
     ("loads", "at", "size"),
     [

@@ -26,7 +26,7 @@ from volcano_elastic.api.pytorchjob_validation import replica_counts
 from volcano_elastic.api.scale_plan import RolePlan
 from volcano_elastic.brain.estimate import tuning
 from volcano_elastic.brain.estimate.amounts import NOTHING, Amounts, Limits, within
-from volcano_elastic.brain.estimate.job_load import Configuration, JobLoad, total
+from volcano_elastic.brain.estimate.job_load import Configuration, JobLoad, greatest, total
 from volcano_elastic.brain.estimate.start_up import start_up
 from volcano_elastic.brain.estimate.while_running import MemoryAt, growth, while_running
 from volcano_elastic.brain.history.run import PodLoad, Run
@@ -124,7 +124,8 @@ def _first(
     used = load_of(replace(run, loads=(*serving, *workers)))
     # The estimate takes servers' CPU for what one worker makes them use.
     each = tuple(replace(one, cpu=one.cpu.shared(size)) for one in used.parameter_servers)
-    chief = used.workers[0]
+    # Memory of the fullest: all of them get the same.
+    chief = Amounts(used.workers[0].cpu, greatest(used.workers).memory)
     limit, (least, most) = cpu_limit(job), _range(job)
     seconds = (now - run.created).total_seconds()
     left = ((job["status"]["elastic"].get("progress") or {}).get("estimatedRemainingSeconds")) or 0
@@ -139,7 +140,9 @@ def _first(
     )
     wanted = _by_role(found, len(serving), node)
     roles = {
-        WORKER: RolePlan(max(least, found.workers), wanted[WORKER].cpu, wanted[WORKER].memory),
+        WORKER: RolePlan(
+            max(least, size, found.workers), wanted[WORKER].cpu, wanted[WORKER].memory
+        ),
         SERVING: RolePlan(None, wanted[SERVING].cpu, wanted[SERVING].memory),
     }
     minutes = max(1, round((now - workers[0].cpu.since).total_seconds() / 60))
