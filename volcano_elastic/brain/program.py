@@ -28,12 +28,13 @@ from volcano_elastic.api.pytorchjob_shape import CONTROLLER
 from volcano_elastic.api.queue_policy import InvalidPolicy, QueuePolicy, effective
 from volcano_elastic.api.queue_policy import parse as parse_policy
 from volcano_elastic.api.scale_plan import AUTO, TYPE_LABEL
-from volcano_elastic.brain import auto_plan, observation, served_job
+from volcano_elastic.brain import auto_plan, observation, prometheus, served_job
 from volcano_elastic.brain.advice import Advice, advise_running, recommendation
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.history.run import Run
 from volcano_elastic.brain.metrics import Metrics
+from volcano_elastic.brain.prometheus import PrometheusError
 from volcano_elastic.brain.recorder import Recorder
 from volcano_elastic.kube import event, health
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound
@@ -72,6 +73,8 @@ class Options:
     lease_namespace: str | None = None
     liveness: str | None = None
     """URL to listen on, e.g. http://0.0.0.0:8080/healthz."""
+    prometheus: str | None = None
+    """URL to ask for loads in place of the metrics API."""
     metrics_address: tuple[str, int] | None = None
     """Host and port to serve /metrics on; None: nowhere."""
 
@@ -274,18 +277,25 @@ class _Brain:
                 _log.warning("no running job gets advice yet: %s", error)
 
     async def _used(self, client: Client, pods: Iterable[Object]) -> dict[tuple[str, str], Amounts]:
-        """Return what pods use: as the trainer in them told, else by the metrics API, which is
-        asked only where one runs that told nothing."""
+        """Return what pods use: as the trainer in them told, else by the metrics API or Prometheus,
+        which is asked only where one runs that told nothing."""
         told = observation.told(self._jobs.values(), datetime.now(UTC))
         if not any(observation.runs_untold(pod, told) for pod in pods):
             return told
         try:
-            found = await client.list(POD_METRICS, label_selector=JOB_NAME)
+            if self._options.prometheus is not None:
+                found = await prometheus.used(self._options.prometheus)
+            else:
+                listed = await client.list(POD_METRICS, label_selector=JOB_NAME)
+                found = observation.usage(listed["items"])
+        except PrometheusError as error:
+            self._say_unmeasured(str(error))
+            return told
         except _TROUBLE as error:
             self._say_unmeasured(f"metrics API, for pods that have no trainer of ours: {error}")
             return told
         self._unmeasured = ""
-        return observation.usage(found["items"]) | told
+        return found | told
 
     def _say_unmeasured(self, why: str) -> None:
         if why != self._unmeasured:

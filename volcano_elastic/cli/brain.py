@@ -39,6 +39,11 @@ import click
 @click.option("--keep-days", type=click.FloatRange(min=0), default=365.0, show_default=True)
 @click.option("--lease-namespace", help="Default: the kubeconfig's, or the pod's own.")
 @click.option(
+    "--prometheus",
+    metavar="URL",
+    help="To ask for loads of pods without our trainer, in place of the metrics API.",
+)
+@click.option(
     "--metrics-address",
     metavar="HOST:PORT",
     help="To serve Prometheus' metrics on, e.g. 127.0.0.1:8081; default: nowhere.",
@@ -52,6 +57,7 @@ def brain(
     live_after_seconds: float,
     keep_days: float,
     lease_namespace: str | None,
+    prometheus: str | None,
     metrics_address: str | None,
     liveness: str | None,
 ) -> None:
@@ -78,6 +84,7 @@ def brain(
         live_after=timedelta(seconds=live_after_seconds),
         lease_namespace=lease_namespace,
         liveness=liveness,
+        prometheus=prometheus,
         metrics_address=None if metrics_address is None else _address(metrics_address),
     )
 
