@@ -184,13 +184,15 @@ def test_a_running_job_is_advised_by_what_it_uses_once_it_ran_for_three_minutes(
     (advice,) = advise_running(job, mine, None, NOW + timedelta(minutes=3))
     assert advice.asked == amounts(8, 16)
     assert amounts(2.3, 1).cpu <= advice.wanted.cpu <= amounts(2.3 * 1.06, 1).cpu
-    assert advice.wanted.memory == amounts(1, 4.6).memory.whole_mebibytes()
+    assert advice.wanted.memory == amounts(1, 16).memory, "less of it after ten times as long"
     assert advice.why == "p95 of CPU and peak of memory of its busiest pod in 3 min, and 15 %"
+    (advice,) = advise_running(job, mine, None, NOW + timedelta(minutes=30))
+    assert advice.wanted.memory == amounts(1, 4.6).memory.whole_mebibytes()
 
 
 def test_what_was_recommended_is_not_recommended_again_until_it_is_another() -> None:
     mine = run("u9", loads=(load(0, amounts(2, 4)),))
-    now = NOW + timedelta(minutes=5)
+    now = NOW + timedelta(minutes=50)
     told = advise_running(created(), mine, None, now)
     job = created(elastic={"recommendation": recommendation(told, now)})
     assert advise_running(job, mine, None, now) == []

@@ -48,11 +48,16 @@ def test_running_pods_are_resized_once_and_later_ones_are_made_so() -> None:
     assert not resizes(again) and not events(again, "ResourcesApplied")
 
 
-def test_memory_is_not_taken_from_a_running_pod() -> None:
+@pytest.mark.parametrize(("quality", "memory"), [("Burstable", "4Gi"), ("Guaranteed", "16Gi")])
+def test_a_running_pod_may_ask_for_less_memory_but_its_limit_stays(
+    quality: str, memory: str
+) -> None:
     w = running()
+    for pod in w.pods.values():
+        pod["status"]["qosClass"] = quality
     recommend(w, Worker=("2", "4Gi"))
     w.settle()
-    assert asked(w)["requests"] == {"cpu": "2", "memory": "16Gi"}
+    assert asked(w)["requests"] == {"cpu": "2", "memory": memory}
     assert asked(w)["limits"]["memory"] == "32Gi"
     w.grow(3)
     assert asked(w, "a-worker-2")["requests"] == {"cpu": "2", "memory": "4Gi"}

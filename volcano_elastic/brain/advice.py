@@ -22,6 +22,7 @@ from volcano_elastic.pytorchjob.at_start import RECOMMENDATION
 
 _NEAR = 0.1
 """A request that is so near to the recommended one, in CPU and memory, stays as it is."""
+_STEADY = 10
 _AND_MARGIN = f"and {round((MARGIN - 1) * 100)} %"
 
 
@@ -98,7 +99,8 @@ def advise_running(
 
     Args:
         node: as for `advise`.
-        wait: how long pods of a role are measured first.
+        wait: how long pods of a role are measured first; ten times that before they are to ask for
+            less memory, since evaluations and saves take more of it than steps do.
     """
     found = []
     status = (job.get("status") or {}).get("elastic") or {}
@@ -111,6 +113,8 @@ def advise_running(
         wanted = right_size([busiest], Limits(busiest, node))
         last = told.get(role)
         asked = loads[0].requested if last is None else Amounts(last.cpu, last.memory)
+        if wanted is not None and measured < _STEADY * wait:
+            wanted = replace(wanted, memory=max(wanted.memory, asked.memory))
         if wanted is not None and (
             not _is_near(asked, wanted)
             or (wanted.memory > asked.memory and any(_is_nearly_full(load) for load in loads))

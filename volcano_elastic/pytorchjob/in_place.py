@@ -2,7 +2,8 @@
 1.33).
 
 what its role's pods ask for changed ─► a running pod is patched to it, once: its spec has it then
-memory                               ─► grows only; who has more keeps it until it is made anew
+less memory                          ─► of a Burstable pod its request; limits only grow, and who
+                                         has more keeps it until it is made anew
 Deferred, Infeasible                 ─► the kubelet's words, told once; it tries the first again
 BestEffort, or refused by the API    ─► when the pod is made anew
 
@@ -48,7 +49,9 @@ def resizes(job: PyTorchJob, pods: Iterable[Object]) -> list[ResizePod]:
         wanted = (replica.container.get("resources") or {}) if replica is not None else {}
         containers, changed = [], False
         for container in pod["spec"]["containers"]:
-            target = resized(container.get("resources") or {}, wanted)
+            # Of a Guaranteed one request and limit have to stay the same.
+            lower = (pod.get("status") or {}).get("qosClass") == "Burstable"
+            target = resized(container.get("resources") or {}, wanted, lower=lower)
             if container["name"] == CONTAINER and target is not None:
                 container, changed = {**container, "resources": target}, True
             containers.append(container)
@@ -58,9 +61,13 @@ def resizes(job: PyTorchJob, pods: Iterable[Object]) -> list[ResizePod]:
     return found
 
 
-def resized(current: Object, wanted: Object) -> dict[str, Any] | None:
-    """Return a running container's resources with the CPU that is wanted, and no less memory than
-    it has; None: they are so. What it doesn't name so far it isn't given."""
+def resized(current: Object, wanted: Object, *, lower: bool = False) -> dict[str, Any] | None:
+    """Return a running container's resources with the CPU that is wanted, and no less of a limit of
+    memory than it has; None: they are so. What it doesn't name so far it isn't given.
+
+    Args:
+        lower: whether it may ask for less memory than it does.
+    """
     target = {**current}
     for field in ("requests", "limits"):
         has, want = current.get(field) or {}, wanted.get(field) or {}
@@ -69,9 +76,10 @@ def resized(current: Object, wanted: Object) -> dict[str, Any] | None:
         new = {**has}
         if "cpu" in has and "cpu" in want and Cpu.parse(has["cpu"]) != Cpu.parse(want["cpu"]):
             new["cpu"] = want["cpu"]
-        more = Bytes.parse(want.get("memory", 0)) > Bytes.parse(has.get("memory", 0))
-        if "memory" in has and more:
-            new["memory"] = want["memory"]
+        if "memory" in has and "memory" in want:
+            before, then = Bytes.parse(has["memory"]), Bytes.parse(want["memory"])
+            if then > before or (then < before and lower and field == "requests"):
+                new["memory"] = want["memory"]
         target[field] = new
     return None if target == dict(current) else target
 
