@@ -16,6 +16,7 @@ from tests.operator.process import job
 from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.pytorchjob_shape import CPU_LIMIT_ANNOTATION
 from volcano_elastic.api.scale_plan import RolePlan, parse
+from volcano_elastic.api.server_bounds import BOUNDS_ANNOTATION
 from volcano_elastic.brain import auto_plan
 from volcano_elastic.brain.advice import advise
 from volcano_elastic.brain.estimate.amounts import Amounts
@@ -98,11 +99,11 @@ GREW = {"desired": 4, "lastScaleTime": "2026-01-01T12:05:00Z"}
 
 
 def tuned(
-    server: PodLoad, speeds: Mapping[int, float], status: Mapping[str, Any] = GREW, **more: Any
+    server: PodLoad, speeds: Mapping[int, float], status: Mapping[str, Any] = GREW, **more: str
 ) -> PlannedSize | None:
     workers = [pod("Worker", i, amounts(2.4, 4), amounts(2.75, 5)) for i in range(4)]
     given = served(**status)
-    given["metadata"]["annotations"][CPU_LIMIT_ANNOTATION] = more.pop("limit", "64")
+    given["metadata"]["annotations"] |= {CPU_LIMIT_ANNOTATION: "64"} | more
     ran = measured(*workers, server, speeds=speeds)
     return planned(given, ran, PLAN, NODE, LATER, WAIT)
 
@@ -114,7 +115,9 @@ def test_workers_come_while_servers_have_cpu_to_spare_and_speed_improves() -> No
     assert found.roles["PS"] == PLAN["PS"], "nothing else changes"
     assert tuned(idle, {1: 30.0, 4: 31.0}) is None, "the last growth brought nothing"
     assert tuned(idle, {1: 30.0}) is None, "nobody knows what it brought"
-    assert tuned(idle, {1: 30.0, 4: 100.0}, limit="15") is None, "the limit of CPU"
+    assert tuned(idle, {1: 30.0, 4: 100.0}, **{CPU_LIMIT_ANNOTATION: "15"}) is None, (
+        "the limit of CPU"
+    )
     just_now = GREW | {"lastScaleTime": "2026-01-01T12:14:00Z"}
     assert tuned(idle, {1: 30.0, 4: 100.0}, just_now) is None, "too early to judge"
     waits = GREW | {"desired": 3}
@@ -124,11 +127,24 @@ def test_workers_come_while_servers_have_cpu_to_spare_and_speed_improves() -> No
 
 
 def test_a_hot_server_gets_more_cpu_and_a_full_one_more_memory() -> None:
-    found = tuned(pod("PS", 0, amounts(3.6, 7.5), amounts(4, 8)), {4: 100.0})
+    hot = pod("PS", 0, amounts(3.6, 7.5), amounts(4, 8))
+    found = tuned(hot, {4: 100.0})
     assert found is not None
     assert found.roles["PS"] == RolePlan(None, Cpu.cores(6), Bytes.gib(16))
     assert found.roles["Worker"] == PLAN["Worker"]
     assert found.reason == "PS 0 used 3600m of its 4 CPU; PS 0 held 7680Mi of its 8Gi"
+    assert tuned(hot, {4: 100.0}, **{BOUNDS_ANNOTATION: "1-4"}) is None, "the operator adds servers"
+
+
+def test_servers_that_the_operator_added_share_what_is_needed() -> None:
+    two = measured(WORKER, SERVER, pod("PS", 1, amounts(0.95, 4), amounts(4, 8)))
+    more = served()
+    more["status"]["elastic"]["servers"] = {"replicas": 2, "insteadOf": 1}
+    assert planned(more, measured(), None, NODE, LATER, WAIT) is None, "one is not measured"
+    found = planned(more, two, None, NODE, LATER, WAIT)
+    assert found is not None
+    assert found.roles["PS"].replicas is None
+    assert found.roles["PS"].memory == Bytes.gib(6 * 1.2 / 2).whole_mebibytes()
 
 
 def test_a_job_begins_with_what_servers_and_workers_of_jobs_like_it_used() -> None:

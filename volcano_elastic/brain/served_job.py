@@ -8,7 +8,8 @@ one is                                        ─► D4: what is near its limits
                                                  come while servers have CPU to spare and the last
                                                  growth paid
 
-The number of servers stays as it is: what an estimate says of all is shared among those there are.
+The number of servers is the operator's affair (`pytorchjob/server_scaling.py`), and stays as it is:
+what an estimate says of all is shared among those there are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from volcano_elastic.api import moment, quantity
+from volcano_elastic.api import moment, quantity, server_bounds, server_count
 from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.pytorchjob_defaults import bounds
 from volcano_elastic.api.pytorchjob_shape import CPU_LIMIT_ANNOTATION
@@ -168,7 +169,9 @@ def _next(
         size: None: nobody can tell yet what it is worth.
     """
     limits, roles, reasons = Limits(node=node), dict(before), list[str]()
-    for load in (*serving, *workers):
+    # Where the operator scales servers by their loads, it adds some to those that are hot or full.
+    by_number = server_bounds.read(job["metadata"].get("annotations") or {}) is not None
+    for load in (*(() if by_number else serving), *workers):
         was = roles.get(load.role, RolePlan())
         asked = load.requested
         cpus = [sample.used.cpu for sample in load.latest]
@@ -248,6 +251,12 @@ def _range(job: Object) -> tuple[int, int]:
 
 
 def _counts(job: Object) -> dict[str, int]:
-    """Return by role how many pods there may be: of workers, the most."""
+    """Return by role how many pods there may be: of workers, the most; of parameter servers, as
+    many as there should be now."""
     counts = replica_counts(job["spec"]["pytorchReplicaSpecs"])
-    return counts | ({WORKER: _range(job)[1]} if WORKER in counts else {})
+    if WORKER in counts:
+        counts[WORKER] = _range(job)[1]
+    servers = server_count.in_force(job.get("status") or {}, counts.get(SERVING, 0))
+    if servers is not None and SERVING in counts:
+        counts[SERVING] = servers.replicas
+    return counts
