@@ -7,8 +7,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -82,7 +82,9 @@ async def play(out: Path, console: Console, describe: Describe) -> None:
         watching = [asyncio.create_task(recorder.run()), asyncio.create_task(view.run(recorder))]
         try:
             await recorder.nodes.synced.wait()
-            recovery = await _course(recorder, out, slow)
+            # Pods that take longer to start must still find the other job training.
+            jobs = [replace(job, step_seconds=job.step_seconds * slow) for job in (A, B)]
+            recovery = await _course(recorder, jobs[0], jobs[1], out, slow)
         finally:
             for task in watching:
                 task.cancel()
@@ -99,11 +101,13 @@ async def play(out: Path, console: Console, describe: Describe) -> None:
     _check_promises(recorder, results, slow)
 
 
-async def _course(recorder: Recorder, out: Path, slow: float) -> Recovery:
+async def _course(recorder: Recorder, a: DemoJob, b: DemoJob, out: Path, slow: float) -> Recovery:
     timeline = recorder.timeline
 
-    async def until(holds: Callable[[], bool], limit: float, promise: str) -> None:
-        await _until(recorder, holds, limit * slow, promise)
+    async def until(
+        holds: Callable[[], bool], limit: float, promise: str, *running: DemoJob
+    ) -> None:
+        await _until(recorder, holds, limit * slow, promise, running)
 
     async def submit(job: DemoJob) -> None:
         job.folder(out).mkdir(parents=True, exist_ok=True)
@@ -115,20 +119,21 @@ async def _course(recorder: Recorder, out: Path, slow: float) -> Recovery:
         status = recorder.training.get(job.name, {})
         return int(status.get("world") or 0) if status.get("phase") == "running" else 0
 
-    await submit(A)
-    await until(lambda: world(A) == 4, 60, "a grows into the idle GPUs, to 4 workers")
+    await submit(a)
+    await until(lambda: world(a) == 4, 60, "a grows into the idle GPUs, to 4 workers", a)
     await asyncio.sleep(3)
-    await submit(B)
+    await submit(b)
     await until(
-        lambda: world(A) == 2 and world(B) == 2,
+        lambda: world(a) == 2 and world(b) == 2,
         40,
         "a shrinks to 2 and b trains with its minimum of 2",
+        *(a, b),
     )
     await asyncio.sleep(3)
-    recovery = await _kill_worker(recorder, B, 30 * slow)
+    recovery = await _kill_worker(recorder, b, 30 * slow)
     await until(lambda: "a" in timeline.finished, 60, "a finishes")
     if "b" not in timeline.finished:
-        await until(lambda: world(B) == 4, 30, "b grows to 4 once a is gone")
+        await until(lambda: world(b) == 4, 30, "b grows to 4 once a is gone")
     await until(lambda: "b" in timeline.finished, 60, "b finishes")
     return recovery
 
@@ -161,13 +166,27 @@ async def _until(
     holds: Callable[[], bool],
     limit: float,
     promise: str,
+    running: Sequence[DemoJob] = (),
 ) -> None:
-    """Returns once `holds`. Raises BrokenPromise after `limit` seconds, or if a job failed."""
+    """Returns once `holds`.
+
+    Args:
+        running: jobs without which it can't hold.
+
+    Raises:
+        BrokenPromise: after `limit` seconds, or if a job failed, or one of `running` is over.
+    """
     deadline = recorder.now() + limit
     while not holds():
         for job, (_, how) in recorder.timeline.finished.items():
             if how == "Failed":
                 raise BrokenPromise(f"both jobs succeed: job {job} failed (see its pods' logs)")
+        over = [job.name for job in running if job.name in recorder.timeline.finished]
+        if over and not holds():
+            raise BrokenPromise(
+                f"{promise}: {' and '.join(over)} had finished before; the machine's speed has "
+                "changed since it was measured, so try again when it does less"
+            )
         if recorder.now() > deadline:
             raise BrokenPromise(f"{promise}: not within {limit:.0f} s")
         await asyncio.sleep(0.05)
