@@ -9,7 +9,7 @@ MOVIELENS := build/movielens
 INTEGRATIONS := build/integrations
 SITE := build/site-tools
 
-.PHONY: help demo check test test-integrations e2e controlplane sdk lint bench experiments \
+.PHONY: help demo check test test-integrations e2e controlplane neighbours sdk lint bench experiments \
   movielens proto requirements release chart-check monitoring site clean
 
 help: ## says what each target does
@@ -46,10 +46,18 @@ $(CONTROLPLANE)/ready: $(wildcard e2e/controlplane/*/go.*) e2e/controlplane/buil
 	e2e/controlplane/build $(CONTROLPLANE)
 	touch $@
 
+# From their Go modules; nothing is built.
+NEIGHBOURS := build/neighbours
+neighbours: $(NEIGHBOURS)/ready ## gets the CRDs of JobSet, Kubeflow Trainer and Kueue, for their tests
+
+$(NEIGHBOURS)/ready: $(wildcard e2e/neighbours/*)
+	e2e/neighbours/crds $(NEIGHBOURS)
+	touch $@
+
 # The end-to-end suite; see e2e/README.md. The real Volcano needs a real API server.
 named_on_command_line = $(findstring command line,$(origin KUBECONFIG))
 PLANES ?= $(if $(named_on_command_line),kubeconfig,$(if $(VOLCANO_BIN),real,real embedded))
-e2e: .venv/ready sdk $(if $(filter real,$(PLANES)),controlplane) ## the end-to-end suite on a real kube-apiserver and the embedded one
+e2e: .venv/ready sdk neighbours $(if $(filter real,$(PLANES)),controlplane) ## the end-to-end suite on a real kube-apiserver and the embedded one
 	set -e; for plane in $(PLANES); do $(PYTEST) e2e embedded_cluster/conformance --control-plane $$plane $(if $(MARKS),-m "$(MARKS)"); done
 
 lint: .venv/ready ## ruff, mypy and import-linter

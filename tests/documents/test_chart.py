@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from deploy.release import pack_chart
-from tests.documents.test_manifests import build, one, with_component
+from tests.documents.test_manifests import build, one, with_components
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "chart"
@@ -73,10 +73,20 @@ def test_the_templates_read_every_file_that_kustomize_does() -> None:
     texts = "".join(file.read_text() for file in (CHART / "templates").iterdir())
     read = set(
         re.findall(
-            r'"((?:base|webhook|monitoring|other-jobs|cordon|dashboard|brain)/[\w-]+\.yaml)"', texts
+            r'"((?:base|webhook|monitoring|other-jobs|kueue|cordon|dashboard|brain)/[\w-]+\.yaml)"',
+            texts,
         )
     )
-    for folder in ("base", "webhook", "monitoring", "other-jobs", "cordon", "dashboard", "brain"):
+    for folder in (
+        "base",
+        "webhook",
+        "monitoring",
+        "other-jobs",
+        "kueue",
+        "cordon",
+        "dashboard",
+        "brain",
+    ):
         kustomization = ROOT / "manifests" / folder / "kustomization.yaml"
         resources = yaml.safe_load(kustomization.read_text())["resources"]
         assert {f"{folder}/{name}" for name in resources} <= read, folder
@@ -123,7 +133,9 @@ def test_monitoring_is_what_kustomize_builds() -> None:
 @needs_helm
 def test_other_jobs_are_what_kustomize_builds(tmp_path: Path) -> None:
     ours = by_name(template("namespace.create=true", "crds.keep=false", "otherJobs={Job}"))
-    assert ours == by_name(with_component(tmp_path, "manifests/other-jobs"))
+    assert ours == by_name(with_components(tmp_path, "other-jobs"))
+    sets = ("namespace.create=true", "crds.keep=false", "otherJobs={Job}", "kueue=true")
+    assert by_name(template(*sets)) == by_name(with_components(tmp_path, "other-jobs", "kueue"))
 
 
 @pytest.mark.process

@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
+from volcano_elastic.adapters import kueue
 from volcano_elastic.adapters.adapter import ADAPTERS
 from volcano_elastic.cli.brain import brain
 from volcano_elastic.cli.dashboard import dashboard
+from volcano_elastic.operator import kueue_quotas
 from volcano_elastic.operator.__main__ import parser
 from volcano_elastic.pytorchjob.label import JOB_NAME
 
@@ -45,10 +47,13 @@ def build(folder: str | Path) -> list[Object]:
     return list(yaml.safe_load_all(done.stdout))
 
 
-def with_component(folder: Path, component: str) -> list[Object]:
-    """What a kustomization that adds a component builds."""
-    roots = {"resources": "manifests/default", "components": component}
-    lists = {name: [os.path.relpath(ROOT / path, folder)] for name, path in roots.items()}
+def with_components(folder: Path, *names: str) -> list[Object]:
+    """What a kustomization that adds the components builds."""
+    roots = {"resources": ["default"], "components": names}
+    lists = {
+        kind: [os.path.relpath(ROOT / "manifests" / name, folder) for name in found]
+        for kind, found in roots.items()
+    }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(lists))
     return build(folder)
 
@@ -155,7 +160,7 @@ def test_what_names_another_object_names_one_that_is_there() -> None:
 
 
 def test_other_jobs_take_an_argument_and_rights_to_their_size_alone(tmp_path: Path) -> None:
-    objects = with_component(tmp_path, "manifests/other-jobs")
+    objects = with_components(tmp_path, "other-jobs")
     (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     arguments = [a.replace("$(POD_IP)", "127.0.0.1") for a in container["args"]]
     assert parser().parse_args(arguments).other_jobs == ["Job"]
@@ -172,8 +177,20 @@ def test_only_whoever_adds_the_component_lets_the_operator_cordon_nodes(tmp_path
         rules = [rule for one in objects for rule in one.get("rules") or ()]
         return {verb for rule in rules if "nodes" in rule["resources"] for verb in rule["verbs"]}
 
-    assert granted(with_component(tmp_path, "manifests/cordon")) == {"list", "watch", "patch"}
+    assert granted(with_components(tmp_path, "cordon")) == {"list", "watch", "patch"}
     assert granted(build("manifests/default")) == {"list", "watch"}
+
+
+def test_kueue_takes_an_argument_and_rights_to_read_its_kinds(tmp_path: Path) -> None:
+    objects = with_components(tmp_path, "other-jobs", "kueue")
+    (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    arguments = [a.replace("$(POD_IP)", "127.0.0.1") for a in container["args"]]
+    given = parser().parse_args(arguments)
+    assert given.kueue and given.other_jobs == ["Job"]
+    role = next(o for o in objects if o["metadata"]["name"] == "volcano-elastic-kueue")
+    (rule,) = role["rules"]
+    assert rule["apiGroups"] == [kueue.GROUP] and rule["verbs"] == ["list", "watch"]
+    assert set(rule["resources"]) == {kind.plural for kind in kueue_quotas.KINDS}
 
 
 def test_the_page_takes_what_its_deployment_gives() -> None:

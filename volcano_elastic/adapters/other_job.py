@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from volcano_elastic.adapters import annotation
+from volcano_elastic.adapters import annotation, kueue
 from volcano_elastic.adapters.adapter import PART, Adapter, Path
 from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob import QUEUE_ANNOTATION
@@ -15,7 +15,6 @@ Object = dict[str, Any]
 MOST = 100_000
 """Sizes beyond are taken for mistakes."""
 SCHEDULERS = frozenset({"", "default-scheduler", "volcano"})
-KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _OVER = frozenset({"Complete", "Completed", "Failed", "FailureTarget", "SuccessCriteriaMet"})
 
 
@@ -45,6 +44,8 @@ class OtherJob:
     """Pods that have succeeded, hold nothing, and count in the size."""
     template: Object | None
     """Its pods' template; None where the object has none."""
+    local_queue: str | None
+    """Key of the LocalQueue by which Kueue admits it; None: Kueue leaves it alone."""
     last_scale: datetime | None
     last_reason: str | None
     obj: Object
@@ -68,11 +69,9 @@ def read(adapter: Adapter, obj: Object) -> OtherJob | None:
         return None
     if meta.get("deletionTimestamp") or spec.get("suspend") or _is_over(status):
         return None
-    if (meta.get("labels") or {}).get(KUEUE_LABEL) is not None:
-        raise InvalidOtherJob(
-            f"label {KUEUE_LABEL}: expected none, since Kueue evicts what changes its size; "
-            "found one: the job stays as it is"
-        )
+    local_queue = (meta.get("labels") or {}).get(kueue.QUEUE_LABEL)
+    if local_queue is not None:
+        _check_kueue(adapter, meta)
     most = _count(notes, annotation.MAX)
     least = _count(notes, annotation.MIN) if annotation.MIN in notes else 1
     if most is None:
@@ -100,6 +99,8 @@ def read(adapter: Adapter, obj: Object) -> OtherJob | None:
     if left is not None:
         least, most, size = min(least, left), min(most, left), min(size, left)
     namespace = meta.get("namespace", "default")
+    if local_queue is not None:
+        local_queue = f"{namespace}/{local_queue}"
     return OtherJob(
         adapter=adapter,
         key=key_of(adapter, namespace, meta["name"]),
@@ -114,10 +115,24 @@ def read(adapter: Adapter, obj: Object) -> OtherJob | None:
         follows=follows,
         succeeded=done if follows else 0,
         template=template,
+        local_queue=local_queue,
         last_scale=moment.parse_optional(notes.get(annotation.LAST_SCALE_TIME)),
         last_reason=notes.get(annotation.LAST_SCALE_REASON),
         obj=obj,
     )
+
+
+def _check_kueue(adapter: Adapter, meta: Object) -> None:
+    if adapter.kind != "Job":
+        raise InvalidOtherJob(
+            f"label {kueue.QUEUE_LABEL}: expected none on a {adapter.kind}, since Kueue evicts one "
+            "that changes its size; found one: the job stays as it is"
+        )
+    if not kueue.may_change(meta):
+        raise InvalidOtherJob(
+            f'annotation {kueue.ELASTIC}: expected "true" beside label {kueue.QUEUE_LABEL}, since '
+            "Kueue evicts other jobs that change their size: the job stays as it is"
+        )
 
 
 def _is_over(status: Object) -> bool:

@@ -163,18 +163,19 @@ def _refusal(server: str, error: ApiError) -> str:
 async def observe(client: Client, *, plugin: str | None = None) -> Observation:
     """The picture that the operator plans from, of what the cluster holds now."""
     from volcano_elastic.adapters.adapter import ADAPTERS
+    from volcano_elastic.operator import kueue_quotas
     from volcano_elastic.operator.cluster import resource_of
     from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder
     from volcano_elastic.snapshot.codec import Observation
 
     proportion = await _divides_by_proportion(client) if plugin is None else plugin == "proportion"
     # Whether the operator was told of them can't be seen: a job that asks is taken for sized.
-    others = [resource_of(adapter) for adapter in ADAPTERS]
+    others = [*(resource_of(adapter) for adapter in ADAPTERS), *kueue_quotas.KINDS]
     listed = await asyncio.gather(
         *(objects(client, kind) for kind in KINDS),
         *(objects(client, kind, optional=True) for kind in others),
     )
-    builder = SnapshotBuilder(adapters=ADAPTERS)
+    builder = SnapshotBuilder(adapters=ADAPTERS, kueue=True)
     builder.proportion = proportion
     for obj in (obj for items in listed for obj in items):
         builder.change(None, obj)

@@ -152,7 +152,9 @@ async def run(
             )
         )
         adapters = [a for a in ADAPTERS if a.kind in options.other_jobs]
-        cluster = Cluster(client, namespace=options.namespace, adapters=adapters)
+        cluster = Cluster(
+            client, namespace=options.namespace, adapters=adapters, kueue=options.kueue
+        )
         executor = Executor(cluster)
         settings = Settings(
             options.pytorch_init_container_image,
@@ -162,7 +164,9 @@ async def run(
             tuple(options.failure_rule),
         )
         own = () if options.no_default_node_signals else node_signal.DEFAULTS
-        builder = SnapshotBuilder(cluster.serves, (*own, *options.node_signal), adapters)
+        builder = SnapshotBuilder(
+            cluster.serves, (*own, *options.node_signal), adapters, kueue=options.kueue
+        )
         handover = Handover()
         lost_pods = LostPods(
             cluster, builder, lambda: datetime.now(UTC), timedelta(seconds=options.lost_after)
@@ -332,6 +336,12 @@ def parser() -> argparse.ArgumentParser:
         help="size jobs of this kind too, those with the annotation volcano-elastic.io/max-pods: "
         "%(choices)s; may be given several times; the operator needs the rights of "
         "manifests/other-jobs, and waits until the kind is served",
+    )
+    parser.add_argument(
+        "--kueue",
+        action="store_true",
+        help="size Jobs that Kueue admits too, within its quotas; the operator needs the rights of "
+        "manifests/kueue, and waits until Kueue's kinds are served",
     )
     parser.add_argument(
         "--pytorch-init-container-image",

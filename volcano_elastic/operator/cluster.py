@@ -12,6 +12,7 @@ from volcano_elastic.kube import resource
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import Object, Resource, key_of
+from volcano_elastic.operator import kueue_quotas
 from volcano_elastic.pytorchjob.label import JOB_NAME
 
 
@@ -22,6 +23,7 @@ class Cluster:
     Args:
         namespace: the one whose jobs this operator carries out; None: all.
         adapters: other kinds of jobs that are watched.
+        kueue: so are Kueue's queues and workloads.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class Cluster:
         *,
         namespace: str | None = None,
         adapters: Sequence[Adapter] = (),
+        kueue: bool = False,
     ) -> None:
         self.client = client
         self._namespace = namespace
@@ -49,6 +52,7 @@ class Cluster:
             for adapter in adapters
         }
         """By kind."""
+        self.kueue = tuple(Informer(client, kind) for kind in kueue_quotas.KINDS if kueue)
         self._owned: dict[Resource, dict[str, dict[str, Object]]] = {
             resource.PODS: {},
             resource.SERVICES: {},
@@ -75,6 +79,7 @@ class Cluster:
             self.priorities,
             self.quotas,
             *self.others.values(),
+            *self.kueue,
         )
 
     async def synced(self) -> None:

@@ -112,23 +112,27 @@ def convert_job(
     )
 
 
-def convert_other_job(job: OtherJob, *, priority: int, like: Pod | None, held: bool) -> Job | None:
+def convert_other_job(
+    job: OtherJob, *, priority: int, like: Pod | None, queue: str, least: int, most: int
+) -> Job | None:
     """Return the job as the planner sees it; None while nothing says what its pods ask for.
 
     Args:
         priority: that of its template's class.
         like: one of its pods, for kinds without a template.
-        held: its size can't be written: it stays.
+        queue: that whose policy and bounds count.
+        least: its minimum; its size while that can't be written.
+        most: its maximum; likewise.
     """
     spec = (job.template or {}).get("spec") or {}
     if job.template is None and like is None:
         return None
     return Job(
         key=job.key,
-        queue=job.queue,
+        queue=queue,
         created=job.created,
-        min=job.size if held else job.min,
-        max=job.size if held else job.max,
+        min=least,
+        max=most,
         desired=job.size,
         pod_requests=_requests(spec) if like is None else like.requests,
         node_selector=dict(spec.get("nodeSelector") or {}) if like is None else like.node_selector,

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import aiohttp
 
-from volcano_elastic.adapters import resize
+from volcano_elastic.adapters import quota_tree, resize
 from volcano_elastic.adapters.other_job import OtherJob
 from volcano_elastic.kube import event, resource
 from volcano_elastic.kube.client import ApiError
@@ -25,6 +25,10 @@ _UNREACHED = (ApiError, aiohttp.ClientError, TimeoutError)
 REFUSED_FOR = timedelta(minutes=10)
 """A size that the API server won't have is not asked for again before, unless the job's spec has
 changed."""
+NOT_ADMITTED = "NotAdmitted"
+ADMITTED_WITHIN = timedelta(seconds=60)
+"""A size that Kueue has not admitted by then is taken back: what waits for quota may keep others
+of its queue waiting."""
 
 
 class JobSizes:
@@ -46,6 +50,7 @@ class JobSizes:
             Keys of the jobs that don't have their size.
         """
         self._ask_again(now)
+        overdue = [key for key in self._overdue(now) if key not in decisions]
         undone = set(decisions)
 
         async def one(key: str, decision: Decision) -> None:
@@ -56,11 +61,48 @@ class JobSizes:
             async with asyncio.timeout(limit):
                 await asyncio.gather(
                     *(one(key, decision) for key, decision in decisions.items()),
+                    *(self._take_back(key, now) for key in overdue),
                     self._tell_problems(now),
                 )
         except TimeoutError:
             _log.warning("no answer in time: %s", ", ".join(sorted(undone)) or "events")
         return frozenset(undone)
+
+    def _overdue(self, now: datetime) -> list[str]:
+        """Return the jobs that ask Kueue for more than it has admitted in time."""
+        if self._builder.kueue is None:
+            return []
+        view, found = self._builder.kueue.view(), []
+        for key in self._builder.others.of_kueue():
+            waiting = quota_tree.waiting_slice(view, key)
+            if waiting is not None and now >= waiting.created + ADMITTED_WITHIN:
+                found.append(key)
+        return found
+
+    async def _take_back(self, key: str, now: datetime) -> None:
+        assert self._builder.kueue is not None
+        job = self._builder.others.jobs[key]
+        held = quota_tree.admitted_pods(self._builder.kueue.view(), key)
+        if held is None or not 0 < held < job.size:
+            return
+        message = (
+            f"Kueue has not admitted {job.size} pods within {ADMITTED_WITHIN.total_seconds():g} s; "
+            f"back to the {held} that it has, and no more for {REFUSED_FOR.total_seconds():g} s"
+        )
+        body = resize.patch(job, held, reason=NOT_ADMITTED, message=message, now=now)
+        meta, informer = job.obj["metadata"], self._cluster.others[job.adapter.kind]
+        try:
+            answer = await self._cluster.client.patch(
+                informer.resource, meta["name"], meta["namespace"], body
+            )
+        except _UNREACHED as error:
+            _log.info("%s: %s", key, error or type(error).__name__)
+            return
+        informer.put(answer)
+        if key in self._builder.others.jobs:
+            self._refused[key] = (self._builder.others.jobs[key], now)
+            self._builder.hold_size(key, held=True, shrinks=True)
+        await self._tell(answer, NOT_ADMITTED, message, now)
 
     async def _write(self, key: str, decision: Decision, now: datetime) -> bool:
         job = self._builder.others.jobs.get(key)
@@ -85,6 +127,10 @@ class JobSizes:
             await self._tell(job.obj, "ResizeRefused", message, now, warning=True)
             return False
         informer.put(answer)
+        held, after = self._refused.get(key), self._builder.others.jobs.get(key)
+        if held is not None and after is not None:
+            # Our own change of its spec is no reason to ask again.
+            self._refused[key] = (after, held[1])
         await self._tell(answer, reason, decision.message, now)
         return True
 

@@ -6,26 +6,33 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
-from volcano_elastic.adapters import other_job
+from volcano_elastic.adapters import other_job, quota_tree
 from volcano_elastic.adapters.adapter import Adapter
 from volcano_elastic.adapters.other_job import InvalidOtherJob, OtherJob
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.operator import convert
+from volcano_elastic.operator.kueue_quotas import KueueQuotas
 from volcano_elastic.snapshot.snapshot import Job, Pod
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class OtherJobs:
-    """Takes each change of such a job and of each pod; the snapshot's builder asks what follows."""
+    """Takes each change of such a job and of each pod; the snapshot's builder asks what follows.
 
-    def __init__(self, adapters: Sequence[Adapter]) -> None:
+    Args:
+        kueue: what Kueue's objects say; None: its jobs stay as they are.
+    """
+
+    def __init__(self, adapters: Sequence[Adapter], kueue: KueueQuotas | None = None) -> None:
+        self.kueue = kueue
         self.jobs: dict[str, OtherJob] = {}
         """By the planner's key."""
         self.problems: dict[str, tuple[Object, str]] = {}
         """Jobs that ask to be sized and can't be, with the reason."""
         self._adapters = adapters
-        self._held: set[str] = set()
+        self._held: dict[str, bool] = {}
+        """Jobs whose size can't be written, and whether a smaller one can."""
         self._pods: dict[str, dict[str, Pod]] = {}
         """Pods that may be a job's by their labels, by job and pod; whether it is sized or not."""
         self._claims: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -40,13 +47,19 @@ class OtherJobs:
         if obj is not None:
             try:
                 job = other_job.read(adapter, obj)
+                if job is not None and job.local_queue is not None and self.kueue is None:
+                    job = None  # stays so
+                    raise InvalidOtherJob(
+                        "a job of Kueue's: expected the operator to know Kueue's quotas, by "
+                        "--kueue; it doesn't: the job stays as it is"
+                    )
             except InvalidOtherJob as error:
                 self.problems[mine] = (obj, str(error))
         before = self.jobs.pop(mine, None)
         if job is not None:
             self.jobs[mine] = job
         if job is None or before is None or before.uid != job.uid:
-            self._held.discard(mine)
+            self._held.pop(mine, None)
         same = before is not None and job is not None and before.part == job.part
         return mine, () if same else tuple(self._pods.get(mine, {}).values())
 
@@ -86,12 +99,20 @@ class OtherJobs:
                 return dataclasses.replace(mine, job=key, owner=None, unschedulable_since=None)
         return pod
 
-    def hold(self, key: str, *, held: bool) -> None:
-        """Let the job's size stay as it is, or no longer."""
+    def hold(self, key: str, *, held: bool, shrinks: bool = False) -> None:
+        """Let the job's size stay as it is, or no longer.
+
+        Args:
+            shrinks: while it is held, it may become smaller.
+        """
         if held and key in self.jobs:
-            self._held.add(key)
+            self._held[key] = shrinks
         else:
-            self._held.discard(key)
+            self._held.pop(key, None)
+
+    def of_kueue(self) -> frozenset[str]:
+        """Return the jobs that Kueue admits."""
+        return frozenset(key for key, job in self.jobs.items() if job.local_queue is not None)
 
     def converted(self, key: str, priority: Callable[[str | None], int]) -> Job | None:
         """Return the job as the planner sees it; None if it sees none.
@@ -105,8 +126,16 @@ class OtherJobs:
         name = ((job.template or {}).get("spec") or {}).get("priorityClassName")
         mine = (pod for pod in self._pods.get(key, {}).values() if self.owned(pod).job == key)
         like = min(mine, key=lambda pod: pod.key, default=None) if job.template is None else None
+        queue = None
+        if self.kueue is not None and job.local_queue is not None:
+            queue = quota_tree.queue_of(self.kueue.view(), job.local_queue, key)
         return convert.convert_other_job(
-            job, priority=priority(name), like=like, held=key in self._held
+            job,
+            priority=priority(name),
+            like=like,
+            queue=queue or job.queue,
+            most=job.size if key in self._held else job.max,
+            least=job.min if self._held.get(key, True) else job.size,
         )
 
     def _claimants(self, pod: Pod, labels: Mapping[str, str]) -> Iterable[tuple[str, str]]:

@@ -87,7 +87,8 @@ class Planning:
         )
         self._sizes = JobSizes(cluster, builder)
         self._changed = asyncio.Event()
-        kinds = {*KINDS, *(informer.resource for informer in cluster.others.values())}
+        beside = (*cluster.others.values(), *cluster.kueue)
+        kinds = {*KINDS, *(informer.resource for informer in beside)}
         for informer in cluster:
             if informer.resource in kinds:
                 informer.on_change(self._note)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
+from volcano_elastic.adapters import quota_tree
 from volcano_elastic.adapters.adapter import Adapter
 from volcano_elastic.api import node_signal
 from volcano_elastic.api.node_signal import NodeSignal
@@ -23,7 +24,8 @@ from volcano_elastic.api.scale_plan import InvalidPlan, ScalePlan, counting
 from volcano_elastic.api.scale_plan import parse as parse_plan
 from volcano_elastic.kube import resource
 from volcano_elastic.kube.resource import Object, Resource, key_of
-from volcano_elastic.operator import convert
+from volcano_elastic.operator import convert, kueue_quotas
+from volcano_elastic.operator.kueue_quotas import KueueQuotas
 from volcano_elastic.operator.other_jobs import OtherJobs
 from volcano_elastic.snapshot.snapshot import (
     Gang,
@@ -94,6 +96,7 @@ class SnapshotBuilder:
             like anybody's.
         signals: what of a node tells elastic jobs to leave it.
         adapters: other kinds of jobs that are sized, beside `KINDS`.
+        kueue: jobs that Kueue admits are sized within its quotas; its kinds are told, too.
     """
 
     def __init__(
@@ -101,8 +104,13 @@ class SnapshotBuilder:
         serves: Callable[[Object], bool] = lambda job: True,
         signals: Sequence[NodeSignal] = node_signal.DEFAULTS,
         adapters: Sequence[Adapter] = (),
+        *,
+        kueue: bool = False,
     ) -> None:
-        self.others = OtherJobs(adapters)
+        self.kueue = KueueQuotas() if kueue else None
+        """Its quotas; None: nobody told of them."""
+        self._kueue_changed = False
+        self.others = OtherJobs(adapters, self.kueue)
         """Jobs of those kinds."""
         self.proportion = False
         """Whether Volcano divides by the proportion plugin; no object says so."""
@@ -153,6 +161,8 @@ class SnapshotBuilder:
         }
         for adapter in adapters:
             self._change[adapter.kind] = partial(self._other, adapter)
+        for kind in kueue_quotas.KINDS if kueue else ():
+            self._change[kind.kind] = partial(self._of_kueue, kind.kind)
 
     def change(self, old: Object | None, new: Object | None) -> bool:
         """Take what an informer's handler is told; return whether the snapshot is another one
@@ -167,6 +177,8 @@ class SnapshotBuilder:
             return change(key, None)
 
     def snapshot(self) -> Snapshot:
+        if self._kueue_changed:
+            self._renew_kueue()
         return Snapshot(
             nodes=self._nodes.all(),
             pods=self._pods.all(),
@@ -250,16 +262,49 @@ class SnapshotBuilder:
 
     def _other(self, adapter: Adapter, key: str, obj: Object | None) -> bool:
         served = obj if obj is not None and self._serves(obj) else None
+        sized = self.others.of_kueue()
         name, pods = self.others.change(adapter, key, served)
         changed = self._renew_other(name)
+        if self.others.of_kueue() != sized:
+            # What they hold counts as others' no longer, or again.
+            self._kueue_changed = changed = True
         for pod in pods:
             changed = self._pods.put(pod.key, self.others.owned(pod)) or changed
         return changed
 
-    def hold_size(self, key: str, *, held: bool) -> bool:
-        """Plan no other size for this job of another kind, or plan again; return whether that
-        changed anything."""
-        self.others.hold(key, held=held)
+    def _of_kueue(self, kind: str, key: str, obj: Object | None) -> bool:
+        assert self.kueue is not None
+        changed = self.kueue.change(kind, key, obj)
+        self._kueue_changed = self._kueue_changed or changed
+        return changed
+
+    def _renew_kueue(self) -> None:
+        """Make all that follows from Kueue's objects anew; what is as before stays the same."""
+        assert self.kueue is not None
+        self._kueue_changed = False
+        view, sized = self.kueue.view(), self.others.of_kueue()
+        queues = {queue.name: queue for queue in quota_tree.queues(view, sized)}
+        if queues and all(quota_tree.is_kueue(queue.name) for queue in self._queues.all()):
+            # Without Volcano all other jobs' queues are open; now they have to be named.
+            queues |= {name: Queue(name) for name in self._queues_named()}
+        gangs = {gang.key: gang for gang in quota_tree.claims(view, sized)}
+        for name in {queue.name for queue in self._queues.all()} | queues.keys():
+            if quota_tree.is_kueue(name) or name in queues:
+                self._queues.put(name, queues.get(name))
+        for name in {gang.key for gang in self._gangs.all()} | gangs.keys():
+            if quota_tree.is_kueue(name):
+                self._gangs.put(name, gangs.get(name))
+        for name in sized:
+            self._renew_other(name)
+
+    def _queues_named(self) -> set[str]:
+        jobs = {job.queue for job in self._jobs.all()} | {g.queue for g in self._gangs.all()}
+        return {name for name in jobs if not quota_tree.is_kueue(name)}
+
+    def hold_size(self, key: str, *, held: bool, shrinks: bool = False) -> bool:
+        """Plan no other size for this job of another kind, or a smaller one only where it
+        `shrinks`, or plan again; return whether that changed anything."""
+        self.others.hold(key, held=held, shrinks=shrinks)
         return self._renew_other(key)
 
     def _renew_other(self, key: str) -> bool:
