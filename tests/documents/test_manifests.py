@@ -245,11 +245,11 @@ def test_brain_takes_what_its_deployment_gives() -> None:
         "database"
     ]
     assert any(option.envvar == variable["name"] for option in brain.params)
-    (port,) = container["ports"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     given = brain.make_context("brain", [*arguments, "--database", database]).params
-    assert given["liveness"] == f"http://0.0.0.0:{port['containerPort']}/healthz"
+    assert given["liveness"] == f"http://0.0.0.0:{ports['health']}/healthz"
     for probe in ("startupProbe", "livenessProbe"):
-        assert container[probe]["httpGet"] == {"path": "/healthz", "port": port["name"]}
+        assert container[probe]["httpGet"] == {"path": "/healthz", "port": "health"}
     # The database is on the volume, and the Lease where its rights are.
     (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
     assert mount["mountPath"] == str(Path(database.removeprefix("sqlite:///")).parent)
