@@ -6,6 +6,8 @@ from typing import Any
 
 from elastic_trainer.coordinator.agents import Agents
 from elastic_trainer.coordinator.model import (
+    Checking,
+    Condemned,
     Drop,
     Lost,
     NewRange,
@@ -145,12 +147,18 @@ class FakeAgent:
         return Join(1000 + self.index, live=self.live)
 
 
+def bounded(low: int, more: int, unit: int) -> Settings:
+    return Settings(
+        low * unit, (low + more) * unit, unit, recheck_seconds=20.0, exclude_seconds=100.0
+    )
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Joins, crashes, leaves, losses, new ranges and coordinator restarts in any order."""
 
     @initialize(low=st.integers(1, 3), more=st.integers(0, 3), unit=st.integers(1, 2))
     def start(self, low: int, more: int, unit: int) -> None:
-        self.settings = Settings(low * unit, (low + more) * unit, unit)
+        self.settings = bounded(low, more, unit)
         self.now = 0.0
         self.agents: dict[str, FakeAgent] = {}
         self.count = 0
@@ -256,13 +264,31 @@ class AnyOrder(RuleBasedStateMachine):
         self.ended.setdefault(agent.round.round, set()).add(agent.name)
         self.feed(Received(agent.name, WorkersSucceeded(agent.round.round)))
 
-    @rule(pick=st.integers(0, 100), error=st.sampled_from(["", "E at a:1", "E at b:2"]))
-    def a_worker_ends_in_an_error(self, pick: int, error: str) -> None:
+    @rule(nodes=st.sets(st.integers(0, 7), max_size=3))
+    def a_node_check_ends(self, nodes: set[int]) -> None:
+        if self.state.recheck is not None:
+            self.feed(Checking(True))
+            self.feed(Condemned({f"worker {index}": "wrong" for index in nodes}))
+            assert not self.state.checking
+
+    @rule(
+        pick=st.integers(0, 100),
+        error=st.sampled_from(["", "E at a:1", "E at b:2"]),
+        node_fault=st.sampled_from(["", "", "GPU hardware"]),
+    )
+    def a_worker_ends_in_an_error(self, pick: int, error: str, node_fault: str) -> None:
         agent = self.pick(pick)
         if agent is not None and agent.round is not None:
             number = agent.round.round
             self.count += 1
-            told = Failed(number, pid=self.count, code=1, error=error, step=agent.step)
+            told = Failed(
+                number,
+                pid=self.count,
+                code=1,
+                error="" if node_fault else error,
+                step=agent.step,
+                node_fault=node_fault,
+            )
             self.feed(Received(agent.name, WorkersFailed(number)))
             self.feed(Received(agent.name, told))
             agent.fail()
@@ -292,7 +318,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(low=st.integers(1, 3), more=st.integers(0, 3))
     def range_changes(self, low: int, more: int) -> None:
         unit = self.settings.node_unit
-        self.settings = Settings(low * unit, (low + more) * unit, unit)
+        self.settings = bounded(low, more, unit)
         self.ranged = True
         members = self.state.round.members if self.state.round else ()
         self.feed(NewRange(self.settings.min_nodes, self.settings.max_nodes))
@@ -369,7 +395,8 @@ class AnyOrder(RuleBasedStateMachine):
                         self.end_well(agent)
             leaving = any(agent.leaving for agent in self.agents.values())
             over = self.state.phase in (Phase.FAILED, Phase.FINISHED)
-            resting = over or (self.state.phase in (Phase.RUNNING, Phase.FORMING) and not leaving)
+            settled = self.state.recheck is None and not self.state.excluded and not leaving
+            resting = over or (self.state.phase in (Phase.RUNNING, Phase.FORMING) and settled)
             still = before == (self.state.phase, self.state.last_round)
             quiet = quiet + 1 if resting and still else 0
         assert not any(agent.leaving for agent in self.agents.values()), "a leaver was forgotten"
