@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from elastic_trainer.coordinator.model import Gone, Lost, Phase
 from elastic_trainer.protocol.message import (
     Electorate,
@@ -11,7 +12,9 @@ from elastic_trainer.protocol.message import (
     Hello,
     Join,
     Leave,
+    Member,
     Progress,
+    Round,
     RoundOver,
     Taken,
 )
@@ -266,3 +269,33 @@ def test_a_round_without_those_who_trained_last_is_contested() -> None:
         job.say(f"a{index}", Taken(job.state.last_round))
     job.pass_time(0.1)
     assert job.members() == ["a0"] and is_contested(job)
+
+
+@pytest.mark.parametrize("first", ["a0", "a2"])
+def test_of_two_rounds_with_one_number_that_of_the_later_term_is_taken_over(first: str) -> None:
+    """Coordinator 0 was lost as it told a0 and a2 of round 3, and only a2 heard; then a0 was
+    elected without a2, and made a round 3 of its own. It is elected again, and both come."""
+    job = Job(min_nodes=1, max_nodes=3, term=4813, host="a0")
+    theirs = {
+        "a0": Round(3, (Member("a0", 0, "a0", 1),), term=2813),
+        "a2": Round(3, (Member("a0", 0, "a0", 1), Member("a2", 2, "a2", 1)), term=0),
+    }
+    for name in sorted(theirs, key=lambda name: name != first):
+        running = theirs[name]
+        job.say(
+            name,
+            Hello(
+                agent=name,
+                pod_index=int(name[1]),
+                last_round=3,
+                round=running,
+                linked=True,
+                recovers=True,
+                port=1,
+                electorate=electorate_of(running),
+            ),
+        )
+    assert job.state.round == theirs["a0"]
+    assert [agent.agent for agent in job.state.agents.values() if agent.attached] == ["a0"]
+    assert job.last("a2", RoundOver).round == 3
+    assert all(not isinstance(one, RoundOver) for one in job.heard.get("a0", ()))

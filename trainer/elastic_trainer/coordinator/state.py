@@ -223,7 +223,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         elif (
             state.phase is Phase.ADOPTING
             and state.round is not None
-            and state.round.round < running.round
+            and _age(state.round) < _age(running)
         ):
             draft.end_round("a newer round was found")
             draft.adopt(running)
@@ -258,7 +258,13 @@ def _taken_in(term: int, known: Electorate | None) -> int:
 
 
 def _is_current(state: State, running: Round) -> bool:
-    return state.round is not None and state.round.round == running.round
+    return state.round is not None and _age(state.round) == _age(running)
+
+
+def _age(made: Round) -> tuple[int, int]:
+    """Order rounds. Two have one number where a coordinator made a round that did not come to all,
+    and was lost, and the next one went on with those who had never heard of it."""
+    return made.term, made.round
 
 
 def _join(draft: Draft, agent: Agent, message: Join) -> None:
