@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +185,64 @@ async def test_copy_never_has_what_its_server_gave_away() -> None:
     assert np.array_equal(run.keeper._copies.buckets()[run.source.life], rest)
     holder = await run.adopted(rest)
     assert holder is not None and rows(holder) == rows(source)
+
+
+class DiedError(Exception):
+    """The giver was killed here."""
+
+
+async def dies_giving(at: int) -> tuple[Run, Service, State, list[str]]:
+    """Give half of the rows away; return who is left when the giver dies at a message, what it held
+    then, and the messages until then."""
+    run, events = Run(), list[str]()
+    for _ in range(10):
+        run.push()
+    await run.copier.copy()
+    run.pushes = False
+    await run.copier.copy()
+    taker, source = Service("c:1", "first", ""), run.source.holder
+    held = rows(source)
+
+    def told(event: str) -> None:
+        events.append(event)
+        if len(events) == at:
+            raise DiedError(event)
+
+    run.copier._stub = lambda _: Direct(run.keeper, told)
+    with contextlib.suppress(DiedError):
+        await give(source, HALF, Direct(taker, told), taker.life, "e", lambda: False, run.copier)
+    return run, taker, held, events
+
+
+async def test_giver_killed_at_each_message_leaves_each_bucket_to_one_or_lost() -> None:
+    _, _, _, events = await dies_giving(0)
+    assert events.count("after Take") == 1 and events.count("after Keep") == 1
+    lost = []
+    for at, event in enumerate(events, 1):
+        run, taker, held, _ = await dies_giving(at)
+        there = taker.holder.held
+        assert there.sum() in (0, len(HALF))
+        nobodys = np.flatnonzero(~there)
+        keeper = await run.adopted(nobodys)
+        if keeper is None:
+            # Taken out of the copy, and not yet the receiver's: the director says so.
+            lost.append(event)
+            nobodys = np.setdiff1d(nobodys, HALF)
+            keeper = await run.adopted(nobodys)
+        assert keeper is not None and not (keeper.held & there).any()
+        found = rows(keeper)
+        if there.any():
+            found |= rows(taker.holder)
+        where = {one: one if one >= 0 else -one - 1 for one in held}
+        known = {
+            one: state
+            for one, state in held.items()
+            if (keeper.held | there)[buckets(np.array([where[one]]))[0]]
+        }
+        assert found == known, event
+    assert lost and set(lost) <= {"after Keep", "before Receive", "after Receive", "before Take"}
+    window = events[events.index("after Keep") : events.index("before Take") + 1]
+    assert len(lost) == len(window), "between the copy and the receiver, and nowhere else"
 
 
 async def test_copy_has_them_again_where_they_were_not_taken() -> None:
