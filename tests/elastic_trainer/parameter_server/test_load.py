@@ -32,7 +32,7 @@ from elastic_trainer.protocol.auth import HEADER
 
 
 def measured(hot: int = 7, rows: int = 20, steps: int = 100) -> tuple[Meter, ServerLoad]:
-    meter = Meter(0.0)
+    meter = Meter(0.0, Usage(3.0, machine_cpu_seconds=2.0))
     table = Table(TableSettings("items", 2, SGD(lr=0.1)))
     table.update(np.arange(rows), np.ones(rows, dtype=np.int64), torch.ones(rows, 2), 0.1)
     assert meter.load(1.0, Usage(), {"items": table}, 0) is None
@@ -44,7 +44,7 @@ def measured(hot: int = 7, rows: int = 20, steps: int = 100) -> tuple[Meter, Ser
         meter.asked("items", ids)
         meter.took("update", len(ids), 0.004)
         meter.asked("items", ids, seen)
-    used = Usage(5.0, 1 << 20, 8.0, 4, 1 << 34, 1 << 33)
+    used = Usage(8.0, 1 << 20, 8.0, 4, 1 << 34, 1 << 33)
     found = meter.load(WINDOW_SECONDS, used, {"items": table}, steps)
     assert found is not None
     return meter, found
@@ -53,7 +53,8 @@ def measured(hot: int = 7, rows: int = 20, steps: int = 100) -> tuple[Meter, Ser
 def test_rates_times_rows_and_hot_ids_are_of_a_window() -> None:
     meter, found = measured()
     assert found.steps_per_second == pytest.approx(10.0)
-    assert found.cpus == pytest.approx(0.5)
+    assert found.cpus == pytest.approx(0.5), "what it took to start is none of its load"
+    assert found.machine_cpus_used == pytest.approx(0.6)
     assert found.memory == 1 << 20 and found.machine_memory_free == 1 << 33
     pull = found.operations["pull"]
     assert (pull.calls, pull.calls_per_second) == (100, pytest.approx(10.0))
@@ -66,7 +67,7 @@ def test_rates_times_rows_and_hot_ids_are_of_a_window() -> None:
     rows = 2 * 31 * 100 / WINDOW_SECONDS
     assert rates.sum() == pytest.approx(rows, rel=2 * SAMPLED / 100)
     assert len(rates) == BUCKETS
-    calm = meter.load(2 * WINDOW_SECONDS, Usage(5.0), {}, 100)
+    calm = meter.load(2 * WINDOW_SECONDS, Usage(8.0), {}, 100)
     assert calm is not None and calm.cpus == calm.steps_per_second == 0.0
     assert calm.operations["pull"].calls == 100 and not calm.operations["pull"].calls_per_second
     assert meter.bucket_rates.sum() == pytest.approx(rates.sum() / 2)

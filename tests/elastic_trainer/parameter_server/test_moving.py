@@ -213,7 +213,7 @@ async def test_step_that_comes_in_two_parts_counts_once() -> None:
         ones = torch.ones(len(part), 4, dtype=torch.float64)
         given = Gradients("items", part, np.ones(len(part), dtype=np.int64), ones, 0.1)
         assert run.source.holder.push("w", 77, [given], 0.0) is Verdict.DONE
-    assert table.step == before + 1
+    assert table.step == before + 1 and run.source.holder.steps == 6
     assert set(table.entries().last[:9].tolist()) == {before + 1}
 
 

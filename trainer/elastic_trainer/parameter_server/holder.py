@@ -101,6 +101,8 @@ class Holder:
         self.held = np.zeros(BUCKETS, dtype=bool)
         self.frozen = np.zeros(BUCKETS, dtype=bool)
         """Held, and on their way to another server."""
+        self.steps = 0
+        """Of all workers, that were pushed here."""
         self._applied: dict[str, NDArray[np.int64]] = {}
         """By worker: the newest sequence that each bucket took."""
         self._coming: dict[str, Buckets] = {}
@@ -156,6 +158,7 @@ class Holder:
                     f"rows of {width}, found {len(one.seen)} and {tuple(one.sums.shape)}"
                 )
         new_step = sequence > self.clocks.steps[worker]
+        self.steps += new_step
         applied = self._applied.setdefault(worker, np.zeros(BUCKETS, dtype=np.int64))
         touched = [buckets(one.ids) for one in gradients]
         for one, where in zip(gradients, touched, strict=True):

@@ -122,16 +122,17 @@ class Meter:
 
     Args:
         now: seconds, of the clock of all its calls.
+        usage: until then, such as by what the process has imported.
     """
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, usage: Usage) -> None:
         self._operations: dict[str, _Operation] = {}
         self._requests = 0
         self._of_buckets: Counts = np.zeros(BUCKETS, dtype=np.int64)
         self._bucket_rates: Rates = np.zeros(BUCKETS)
         self._hot: dict[str, dict[int, float]] = {}
         self._samples: dict[str, float] = {}
-        self._since, self._usage, self._steps = now, Usage(), 0
+        self._since, self._usage, self._steps = now, usage, 0
         self._load: ServerLoad | None = None
 
     def took(self, operation: str, rows: int, seconds: float) -> None:
@@ -178,7 +179,7 @@ class Meter:
         seconds = now - self._since
         if seconds < WINDOW_SECONDS:
             return self._load
-        before, first = self._usage, self._load is None and not self._usage.cpu_seconds
+        before, first = self._usage, self._load is None
         self._since, self._usage = now, usage
         rates = self._of_buckets / seconds
         self._of_buckets = np.zeros(BUCKETS, dtype=np.int64)
@@ -189,9 +190,7 @@ class Meter:
             memory=usage.memory,
             machine_cpus=usage.machine_cpus,
             machine_cpus_used=max(0.0, usage.machine_cpu_seconds - before.machine_cpu_seconds)
-            / seconds
-            if not first
-            else 0.0,
+            / seconds,
             machine_memory=usage.machine_memory,
             machine_memory_free=usage.machine_memory_free,
             steps_per_second=stepped / seconds,

@@ -114,7 +114,7 @@ class Service(ParameterServerServicer):
             None if first else Director(self._begin, self._order, self._have_adopted, file)
         )
         self.ended = asyncio.Event()
-        self._meter = Meter(time.monotonic())
+        self._meter = Meter(time.monotonic(), usage())
         self._load: ServerLoad | None = None
         self._load_told = 0.0
 
@@ -422,8 +422,8 @@ class Service(ParameterServerServicer):
         )
 
     def _measure(self) -> None:
-        steps = sum(self.holder.clocks.steps.values())
-        self._load = self._meter.load(time.monotonic(), usage(), self.holder.tables, steps)
+        holder = self.holder
+        self._load = self._meter.load(time.monotonic(), usage(), holder.tables, holder.steps)
 
     def _metrics(self) -> list[Metric]:
         load = self._load or ServerLoad()
