@@ -8,7 +8,7 @@ from elastic_trainer.embeddings.hashing import first_values, mix
 from hypothesis import given
 from hypothesis import strategies as st
 
-IDS = st.lists(st.integers(0, 2**63 - 1), max_size=300, unique=True)
+IDS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=300, unique=True)
 
 
 def values(ids: list[int], *, seed: int = 1, table: str = "items") -> np.ndarray:

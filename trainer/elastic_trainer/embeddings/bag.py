@@ -9,6 +9,8 @@ from torch.nn import functional
 
 Mode = Literal["sum", "mean", "sequence"]
 
+_OF_IDS = (torch.int64, torch.uint64, torch.int32)
+
 
 def check_mode(mode: str) -> None:
     """Raises ValueError where there is no such mode."""
@@ -19,15 +21,9 @@ def check_mode(mode: str) -> None:
 def check_ids(ids: torch.Tensor, offsets: torch.Tensor | None, mode: Mode, table: str) -> None:
     """Raises TypeError or ValueError where torch.nn.EmbeddingBag's conventions aren't kept."""
     where = f"table {table!r}"
-    if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
+    if not isinstance(ids, torch.Tensor) or ids.dtype not in _OF_IDS:
         found = ids.dtype if isinstance(ids, torch.Tensor) else type(ids).__name__
         raise TypeError(f"ids for {where} are {found}: expected a tensor of torch.int64")
-    if ids.numel() and int(ids.min()) < 0:
-        bad = int(ids[ids < 0][0])
-        raise ValueError(
-            f"ids for {where} hold {bad}: expected 0 to 2^63 - 1; `ids & (2**63 - 1)` makes such "
-            "ones of hashes of 64 bits"
-        )
     if mode == "sequence":
         if offsets is not None:
             raise ValueError(f"offsets for {where}, whose mode is 'sequence', which pools nothing")

@@ -24,7 +24,6 @@ NO_ROW = 0
 """The row of an id that isn't here; also a slot that is free."""
 _GONE = 1
 """In the slot of an id that was removed."""
-_NO_ID = -1
 _SMALLEST = 2
 
 
@@ -112,14 +111,14 @@ class BucketRows:
         bucket = buckets(ids)
         count = np.bincount(bucket, minlength=BUCKETS)
         self._slots.numbers[slots] = _GONE
-        self._ids.numbers[gone] = _NO_ID
         self._gone += count
         self._used -= count
         ends = self._first + self._used
         order = _order(bucket)
-        holes = gone[order][gone[order] < ends[bucket[order]]]
+        inside = gone[order] < ends[bucket[order]]
+        holes = gone[order][inside]
         last = _runs(ends, count)
-        last = last[self._ids.numbers[last] != _NO_ID]
+        last = last[~np.isin(last, gone[order][~inside], assume_unique=True)]
         slots, _ = self._look_up(self._ids.numbers[last])
         self._slots.numbers[slots] = holes
         for one in self._all:
@@ -156,7 +155,6 @@ class BucketRows:
             self._slots.grow(4 * BUCKETS * room)
             for one in self._all:
                 one.grow(2 * BUCKETS * room)
-            self._ids.numbers[: _GONE + 1] = _NO_ID
 
     def _clear(self, which: Buckets) -> None:
         for bucket in which[self._room[which] > 0].tolist():
@@ -178,12 +176,16 @@ class BucketRows:
         """Return the slot and the row of each id."""
         slots, mask = self._first_slots(ids)
         rows = self._slots.numbers[slots]
-        left = np.flatnonzero((self._ids.numbers[rows] != ids) & (rows != NO_ROW))
+        left = np.flatnonzero(self._are_others(rows, ids))
         while len(left):
             slots[left] = _next(slots[left], mask[left])
             rows[left] = found = self._slots.numbers[slots[left]]
-            left = left[(self._ids.numbers[found] != ids[left]) & (found != NO_ROW)]
+            left = left[self._are_others(found, ids[left])]
         return slots, rows
+
+    def _are_others(self, rows: Rows, ids: Ids) -> NDArray[np.bool_]:
+        """Tell which of these rows, read from slots, end no search: they are other ids', or gone."""
+        return ((self._ids.numbers[rows] != ids) | (rows == _GONE)) & (rows != NO_ROW)
 
     def _insert(self, ids: Ids, rows: Rows) -> None:
         slots, mask = self._first_slots(ids)

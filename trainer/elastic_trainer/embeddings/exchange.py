@@ -91,6 +91,8 @@ def pull(
 
     On all ranks of the round.
     """
+    if ids.dtype == torch.uint64:
+        ids = ids.view(torch.int64)  # the same 64 bits
     flat = ids.detach().reshape(-1).to("cpu", torch.int64).numpy()
     unique, inverse, seen = np.unique(flat, return_inverse=True, return_counts=True)
     if group.world == 1:
