@@ -17,9 +17,11 @@ import torch
 from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
+from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.owner_map import NOBODY
 from elastic_trainer.embeddings.table import TableSettings
 from elastic_trainer.parameter_server.gazer import Times, scalars
+from elastic_trainer.parameter_server.dense import GIVER, DenseParameters
 from elastic_trainer.parameter_server.served_state import ServedState
 from elastic_trainer.parameter_server.server_error import ServerError
 from elastic_trainer.parameter_server.wire import (
@@ -37,9 +39,9 @@ from elastic_trainer.protocol.auth import HEADER, TOKEN_VARIABLE
 from elastic_trainer.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
     from elastic_trainer.embeddings.exchange import Update
     from elastic_trainer.integrations.tensorboard import ScalarWriter
+    from elastic_trainer.embeddings.row_optimizer import RowOptimizer
 
 FIRST_ANSWER_SECONDS = 2.0
 """For one answer; then owners are found anew, in case that server hangs, and it is asked for again,
@@ -74,6 +76,10 @@ class ServedTables:
     had to be sent. Servers that join, leave or hand buckets over are followed; a server that
     doesn't answer is asked again. For one thread.
 
+    With `dense`, the model's other parameters are on the servers, too: each worker's gradients
+    change them there, and a forward pass begins with the newest. Then no worker has an optimizer of
+    its own, and all begin with the first one's values.
+
     Args:
         modules: ElasticEmbeddings; all workers' tables of one name have the same settings.
         servers: host:port of the first server; None: the job's, from
@@ -82,6 +88,8 @@ class ServedTables:
             0: all keep pace; None: any number.
         patience: seconds that a forward pass or a step may take before it fails.
         token: the job's; from VOLCANO_ELASTIC_TOKEN if None.
+        dense: the model, with or without the ElasticEmbeddings in it.
+        dense_optimizer: of its parameters, one of row_optimizer.py.
 
     Raises:
         ServerError: by a forward pass or `step`: servers refuse, have lost rows, or don't answer.
@@ -96,10 +104,14 @@ class ServedTables:
         staleness: int | None = None,
         patience: float = 300.0,
         token: str | None = None,
+        dense: torch.nn.Module | None = None,
+        dense_optimizer: RowOptimizer | None = None,
     ) -> None:
         if staleness is not None and staleness < 0:
             raise ValueError(f"staleness is {staleness}: expected steps, 0 or more, or None")
-        self._embeddings = cast("Sequence[ElasticEmbedding]", modules)
+        if (dense is None) != (dense_optimizer is None):
+            raise ValueError("dense and dense_optimizer: expected both or none")
+        self._embeddings = list(cast("Sequence[ElasticEmbedding]", modules))
         names = [one.name for one in self._embeddings]
         if len(set(names)) < len(names):
             raise ValueError(
@@ -120,6 +132,7 @@ class ServedTables:
             "parameter servers", patience, first_wait=0.005, longest_wait=0.5
         )
         token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
+        self._token = token
         self._metadata = ((HEADER, token),) if token else ()
         self._channels: dict[str, grpc.Channel] = {}
         self._stubs: dict[str, Any] = {}
@@ -134,6 +147,12 @@ class ServedTables:
         for one in self._embeddings:
             one.rows = _ServedRows(self, one.table.settings)
             one.make_split_state = self._split_state
+        self._settings = [one.table.settings for one in self._embeddings]
+        self._has_dense = dense is not None
+        if dense is not None and dense_optimizer is not None:
+            parameters = DenseParameters(dense, dense_optimizer, self.pull, self._give_first)
+            self._embeddings.append(cast("ElasticEmbedding", parameters))
+            self._settings += [parameters.table.settings, parameters.first_settings]
 
     def step(self) -> None:
         """Send the gradients of all forward passes since the last one."""
@@ -299,8 +318,7 @@ class ServedTables:
     def stand_at(self, clock: int) -> bool:
         """Return whether the servers have the rows of this step: whether none were lost, and no
         process has pushed any part of a later one."""
-        tables = [write_settings(one.table.settings) for one in self._embeddings]
-        request = messages.OpenRequest(worker=self.worker, tables=tables)
+        request = messages.OpenRequest(worker=self.worker, tables=self._described())
         newest = 0
 
         def attempt() -> None:
@@ -382,8 +400,28 @@ class ServedTables:
     ) -> None:
         self.close()
 
+    def _give_first(self, settings: TableSettings, update: Update) -> None:
+        """Push as the worker that all are at their beginning, and whose steps nobody waits for."""
+        given = ElasticEmbedding(
+            settings.name,
+            settings.width,
+            optimizer=settings.optimizer,
+            bound=settings.bound,
+            dtype=settings.dtype,
+        )
+        with ServedTables(
+            [given], self._first, patience=self._policy.seconds, token=self._token
+        ) as tables:
+            tables.act_as(GIVER, 0)
+            tables.push([update], 1)
+
     def _split_state(self, modules: Sequence[torch.nn.Module]) -> ServedState:
         """Return what keeps them in step with an ElasticLoop, which asks for it."""
+        if self._has_dense:
+            raise ValueError(
+                "ServedTables has dense parameters, which ElasticLoop keeps in step itself: "
+                "expected no `dense` where the tables are in its model"
+            )
         if set(modules) != set(self._embeddings):
             raise ValueError(
                 "ServedTables has tables that ElasticLoop's model hasn't: expected all of them in "
@@ -463,9 +501,13 @@ class ServedTables:
             found.append(reply if reply.verdict == messages.DONE else None)
         return found
 
+    def _described(self) -> list[str]:
+        return [write_settings(one) for one in self._settings]
+
     def _open(self, address: str) -> None:
-        tables = [write_settings(one.table.settings) for one in self._embeddings]
-        request = messages.OpenRequest(worker=self.worker, tables=tables, clock=self.clock)
+        request = messages.OpenRequest(
+            worker=self.worker, tables=self._described(), clock=self.clock
+        )
         try:
             reply = self._stub(address).Open(
                 request, timeout=self._seconds, metadata=self._metadata
