@@ -22,6 +22,7 @@ from elastic_trainer.embeddings.owner_map import NOBODY
 from elastic_trainer.embeddings.table import TableSettings
 from elastic_trainer.parameter_server.gazer import Times, scalars
 from elastic_trainer.parameter_server.dense import GIVER, DenseParameters
+from elastic_trainer.parameter_server.holder import READS_ONLY
 from elastic_trainer.parameter_server.served_state import ServedState
 from elastic_trainer.parameter_server.server_error import ServerError
 from elastic_trainer.parameter_server.wire import (
@@ -71,8 +72,8 @@ class ServedTables:
             optimizer.step()
             tables.step()
 
-    Each worker does so by itself: a forward pass asks for the rows of its batch, each once, and
-    `step` sends their gradients, which the servers apply as they come, each once however often it
+    Each worker does so by itself: a forward pass asks for the rows of its batch, each once (under
+    torch.no_grad() nobody waits for who asks), and `step` sends their gradients, which the servers apply as they come, each once however often it
     had to be sent. Servers that join, leave or hand buckets over are followed; a server that
     doesn't answer is asked again. For one thread.
 
@@ -205,7 +206,7 @@ class ServedTables:
                         worker=self.worker,
                         table=settings.name,
                         ids=pack(ids[part]),
-                        clock=self.clock,
+                        clock=self.clock if torch.is_grad_enabled() else READS_ONLY,
                         staleness=self._staleness,
                     ),
                 )

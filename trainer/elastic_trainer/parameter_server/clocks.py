@@ -16,9 +16,11 @@ class Clocks:
     heard: dict[str, float] = field(default_factory=dict)
 
     def open(self, worker: str, clock: int, now: float) -> int:
-        """Know a worker from now on; return its clock: a newcomer begins with the slowest."""
+        """Know a worker from now on; return its clock: a newcomer begins with the slowest. It is
+        waited for once it pulls for a step."""
         given = max(clock, self.slowest(worker, now, default=clock))
-        self.tell(worker, given, now)
+        self.steps[worker] = max(given, self.steps.get(worker, 0))
+        self.heard.setdefault(worker, now - QUIET_SECONDS - 1)
         return self.steps[worker]
 
     def tell(self, worker: str, clock: int, now: float) -> None:

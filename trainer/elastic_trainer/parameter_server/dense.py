@@ -48,6 +48,7 @@ class DenseParameters:
         pull: Callable[[TableSettings, np.ndarray], torch.Tensor],
         give: Callable[[TableSettings, Update], None],
     ) -> None:
+        self._module = module
         self._parameters = [one for one in module.parameters() if one.requires_grad]
         if not self._parameters:
             raise ValueError(f"dense is a {type(module).__name__} without parameters to train")
@@ -67,16 +68,18 @@ class DenseParameters:
         self._pull, self._give = pull, give
         self._fresh = False
         self.lr = optimizer.lr
-        module.register_forward_pre_hook(lambda *_: self.renew())
+        module.register_forward_pre_hook(lambda *_: self._before_forward())
 
     @property
     def name(self) -> str:
         return NAME
 
-    def renew(self) -> None:
-        """Have the newest parameters, once a step."""
-        if self._fresh:
-            return
+    def _before_forward(self) -> None:
+        """Have the newest parameters, once a step; once a forward pass where none is trained."""
+        if not self._fresh or not (torch.is_grad_enabled() or self._module.training):
+            self._renew()
+
+    def _renew(self) -> None:
         if self._first is None:
             self._first = self._agreed()
         newest = (self._first + self._pull(self.table.settings, self._ids)).view(-1)

@@ -21,6 +21,8 @@ from elastic_trainer.parameter_server.clocks import Clocks
 from elastic_trainer.parameter_server.wire import read_settings, unpack_entries, write_settings
 
 Buckets = NDArray[np.int64]
+READS_ONLY = -1
+"""The clock of a pull that no push follows: nobody waits for who only evaluates."""
 EVERY_BUCKET: Buckets = np.arange(BUCKETS)
 
 
@@ -135,7 +137,8 @@ class Holder:
         verdict = self._verdict(worker, [table], [ids])
         if verdict is not Verdict.DONE:
             return verdict, None
-        self.clocks.tell(worker, clock, now)
+        if clock != READS_ONLY:
+            self.clocks.tell(worker, clock, now)
         if self.clocks.too_far(worker, clock, staleness, now):
             return Verdict.LATER, None
         return verdict, self.tables[table].pull(ids)
