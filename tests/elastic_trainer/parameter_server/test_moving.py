@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,11 @@ import torch
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.row_optimizer import Adagrad
 from elastic_trainer.embeddings.table import Table, TableSettings
-from elastic_trainer.parameter_server import moving
+from elastic_trainer.parameter_server import holder, moving
 from elastic_trainer.parameter_server.holder import Gradients, Verdict
 from elastic_trainer.parameter_server.moving import give
 from elastic_trainer.parameter_server.service import Service
-from elastic_trainer.parameter_server.wire import pack, pack_entries, write_settings
+from elastic_trainer.parameter_server.wire import pack, pack_entries, unpack, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
 from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct
@@ -93,7 +94,40 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "GROUP_BUCKETS", BUCKETS)
     monkeypatch.setattr(moving, "PART_ROWS", 64)
     monkeypatch.setattr(moving, "FEW_ROWS", 8)
+    monkeypatch.setattr(holder, "HOT_ROWS", 8)
     monkeypatch.setattr(moving, "ROUNDS", 2)  # rows change until buckets are frozen
+
+
+async def test_hot_rows_are_copied_once_while_their_buckets_are_frozen() -> None:
+    run = Run()
+    hot = np.arange(4000, 4400, dtype=np.int64)
+    hot = hot[np.isin(buckets(hot), MOVED)][:6]
+    sent: list[tuple[bool, list[int]]] = []
+
+    def push(ids: Ids) -> None:
+        run.sequence += 1
+        ones = np.ones(len(ids), dtype=np.int64)
+        sums = torch.ones(len(ids), 4, dtype=torch.float64)
+        part = Gradients("items", ids, ones, sums, 0.1)
+        assert run.source.holder.push("w", run.sequence, [part], 0.0) == Verdict.DONE
+
+    class Watched(Direct):
+        async def Receive(self, request: Any, timeout: float) -> Any:  # noqa: N802
+            if not run.source.holder.frozen.any():
+                push(hot)
+            sent.append((bool(run.source.holder.frozen.any()), unpack(request.ids).tolist()))
+            return await self._service.Receive(request, None)
+
+    for _ in range(3):
+        push(np.union1d(hot, np.arange(200, dtype=np.int64)))
+        push(hot)
+    stub = Watched(run.target, lambda event: None)
+    assert await give(run.source.holder, MOVED, stub, run.target.life, "e", lambda: False)
+    for one in hot.tolist():
+        assert [frozen for frozen, ids in sent if one in ids] == [True]
+    assert any(ids for frozen, ids in sent if not frozen)
+    table = run.target.holder.tables["items"]
+    assert set(hot.tolist()) <= set(table.entries().ids.tolist())
 
 
 async def test_rows_are_given_while_pushes_go_on() -> None:

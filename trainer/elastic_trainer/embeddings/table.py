@@ -217,6 +217,16 @@ class Table:
         of = _numbers(wanted)
         return np.concatenate([self._rows.ids(self._rows.rows(of)), self._candidates.ids(of)])
 
+    def hot_ids_in(self, wanted: Collection[int], steps: int, most: int) -> Ids:
+        """Return the ids of these buckets' rows that are seen most often, of those that were seen
+        in the last `steps`: at most so many."""
+        rows = self._rows.rows(_numbers(wanted))
+        rows = rows[self._rows.columns["last"].numbers[rows] > self.step - steps]
+        if len(rows) > most:
+            seen = self._rows.columns["seen"].numbers[rows]
+            rows = rows[np.argpartition(seen, len(rows) - most)[len(rows) - most :]]
+        return self._rows.ids(rows)
+
     def entries_of(self, ids: Ids) -> Entries:
         """Return a copy of what is held of these ids."""
         rows = self._rows.find(ids)

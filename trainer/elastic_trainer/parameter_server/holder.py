@@ -23,6 +23,8 @@ from elastic_trainer.parameter_server.wire import read_settings, unpack_entries,
 Buckets = NDArray[np.int64]
 READS_ONLY = -1
 """The clock of a pull that no push follows: nobody waits for who only evaluates."""
+HOT_STEPS, HOT_ROWS = 64, 2048
+"""Hot rows: seen in so many of the last steps, most often of all; at most so many a move."""
 EVERY_BUCKET: Buckets = np.arange(BUCKETS)
 
 
@@ -96,6 +98,14 @@ def _watch_of(save: str) -> str:
     return f"save {save}"
 
 
+def _without(ids: Ids, others: Ids | None) -> Ids:
+    """Return the ids that aren't among these, which are in order."""
+    if others is None or not len(others):
+        return ids
+    place = np.minimum(np.searchsorted(others, ids), len(others) - 1)
+    return ids[others[place] != ids]
+
+
 class Holder:
     def __init__(self) -> None:
         self.tables: dict[str, Table] = {}
@@ -112,6 +122,8 @@ class Holder:
         self._taken: set[str] = set()
         self._watched: dict[str, Changes] = {}
         self._saves: dict[str, Since] = {}
+        self._hot: dict[tuple[str, str], Ids] = {}
+        """By move and table, the ids whose rows are copied last, in order."""
 
     # ---- workers
 
@@ -196,14 +208,25 @@ class Holder:
     # ---- giving
 
     def begin_giving(self, move: str, given: Buckets) -> dict[str, Ids]:
-        """Watch these buckets' changes; return the ids to copy, by table."""
+        """Watch these buckets' changes; return the ids to copy, by table.
+
+        Hot rows aren't among them: they would change again before their buckets are frozen. Only
+        `freeze` returns them.
+        """
         self.watch(move, given)
-        return {name: table.ids_in(given) for name, table in self.tables.items()}
+        found = {}
+        for name, table in self.tables.items():
+            hot = table.hot_ids_in(given, HOT_STEPS, HOT_ROWS // len(self.tables))
+            self._hot[move, name] = np.sort(hot)
+            found[name] = _without(table.ids_in(given), self._hot[move, name])
+        return found
 
     def changed(self, move: str) -> dict[str, Ids]:
-        """Return the ids that were changed since this was last asked, by table."""
+        """Return the ids that were changed since this was last asked, by table; not hot rows'."""
         changes = self._watched[move]
-        found = {name: changes.take(name) for name in self.tables}
+        found = {
+            name: _without(changes.take(name), self._hot.get((move, name))) for name in self.tables
+        }
         return {name: ids for name, ids in found.items() if len(ids)}
 
     def watch(self, name: str, of: Buckets) -> None:
@@ -215,8 +238,11 @@ class Holder:
     def unwatch(self, name: str) -> None:
         self._watched.pop(name).stop()
 
-    def freeze(self, move: str) -> None:
+    def freeze(self, move: str) -> dict[str, Ids]:
+        """Have requests of the move's buckets put off; return the hot rows' ids, by table."""
         self.frozen[self._watched[move].buckets] = True
+        hot = {name: self._hot.get((move, name)) for name in self.tables}
+        return {name: ids for name, ids in hot.items() if ids is not None and len(ids)}
 
     def applied_in(self, given: Buckets) -> dict[str, NDArray[np.int64]]:
         """Return the newest sequences that these buckets took, by worker."""
@@ -226,6 +252,8 @@ class Holder:
         """Hold the move's buckets no longer, or as before. Their rows stay until `forget`."""
         of = self._watched[move].buckets
         self.unwatch(move)
+        for name in self.tables:
+            self._hot.pop((move, name), None)
         self.frozen[of] = False
         if given:
             self.held[of] = False

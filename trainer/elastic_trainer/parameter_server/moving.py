@@ -1,9 +1,10 @@
 """Moves: a server gives buckets to another one while both go on serving.
 
-They go in groups. A group's rows are copied in parts, several on their way at a time, then those
-that were changed meanwhile, until few are left. These are copied while the group is frozen, whose
-requests are put off until the other one has taken it. If nobody knows whether it has, it stays
-frozen until the other says so, or its life is over: never do two servers take updates of a bucket.
+They go in groups. A group's cold rows are copied in parts, several on their way at a time, then
+those that were changed meanwhile, until few are left. These, and the hot rows that each step
+changes, are copied once the group is frozen, whose requests are put off until the other one has
+taken it. If nobody knows whether it has, it stays frozen until the other says so, or its life is
+over: never do two servers take updates of a bucket.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ LARGE_ROWS = 8 * PART_ROWS
 """The most rows of a message."""
 IN_FLIGHT = 4
 """Messages on their way at a time."""
-FEW_ROWS = 4096
+FEW_ROWS = 2048
 """So many changed rows are copied while their buckets are frozen."""
 ROUNDS = 20
 """How often changed rows are copied before buckets are frozen, however many are left."""
@@ -99,8 +100,9 @@ async def _give_group(
             await copier.take_out(given)
             await _copy(holder, move, stub, life, ids)
             ids = holder.changed(move)
-        holder.freeze(move)  # with no request between, so that these are all that changed
+        hot = holder.freeze(move)  # with no request between, so that these are all that changed
         await _copy(holder, move, stub, life, ids)
+        await _copy(holder, move, stub, life, hot)
         taken = await _ask_to_take(holder, move, given, stub, life, epoch, is_gone)
     except (grpc.RpcError, RefusedError):
         taken = False
