@@ -13,7 +13,6 @@ import argparse
 import importlib
 import multiprocessing
 import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -69,7 +68,9 @@ class Outcome:
     curve: tuple[float, ...]
     """AUC of the held-out impressions, at even numbers of samples."""
     wrong: int
-    """Samples that were lost or done twice, by the ledger's audit."""
+    """Samples that were lost, or are in the ledger twice, by its audit."""
+    twice: int
+    """Samples whose gradient was pushed, and whose worker was killed before the ledger knew."""
 
     @property
     def auc(self) -> float:
@@ -96,7 +97,7 @@ class Run:
         self._endpoint = f"127.0.0.1:{free_endpoint()}"
         self._done = FORK.Value("q", 0)
         self._hold = FORK.Event()
-        self._ready = FORK.Value("q", 0)
+        self._ready, self._pushed = FORK.Value("q", 0), FORK.Value("q", 0)
         self._servers: list[tuple[str, Any]] = []
         self._workers: list[Any] = []
         self._all: list[Any] = []
@@ -128,7 +129,8 @@ class Run:
                 one.join()
         curve = tuple(map(float, (self._folder / "curve").read_text().split()))
         audit = verify(self._folder / "audit", plan.samples, 1)
-        return Outcome(curve, audit.lost + audit.repeated + audit.unexpected)
+        lost = audit.lost + audit.repeated + audit.unexpected
+        return Outcome(curve, lost, self._pushed.value - plan.samples)
 
     def _serve(self, number: int) -> None:
         """Have so many servers, each with its share."""
@@ -217,6 +219,8 @@ class Run:
                     )
                     loss.backward()
                     tables.step()
+                    with self._pushed.get_lock():
+                        self._pushed.value += len(which)
                     owner.send(lease)
                     owner.recv()
 
@@ -239,6 +243,8 @@ class Run:
                 time.sleep(0.002)
             with one_at_a_time:
                 if ledger.add(lease):
+                    # Else all that a worker did since would be handed out again if it were killed.
+                    shards.tell()
                     self._done.value = len(ledger.consumed)
                     if self._done.value * plan.points // plan.samples > len(curve):
                         with torch.no_grad():
@@ -309,20 +315,23 @@ def report(found: dict[Kind, list[Outcome]]) -> str:
     """Compare each kind of run with the first, seed by seed and by the curves' means."""
     first = next(iter(found.values()))
     spread = statistics.stdev(one.auc for one in first)
-    rows = [
-        [
-            arrows(workers) + remark,
-            arrows(servers),
-            f"{statistics.fmean(one.auc for one in several):.5f}",
-            f"{statistics.fmean(a.auc - b.auc for a, b in zip(several, first, strict=True)):+.5f}",
-            f"{statistics.fmean(gap(a.curve, b.curve) for a, b in zip(several, first, strict=True)):.5f}",
-            f"{gap(mean(several), mean(first)):.5f}",
-            f"{sum(one.wrong for one in several)}",
-        ]
-        for (workers, servers, remark), several in found.items()
-    ]
+    rows = []
+    for (workers, servers, remark), several in found.items():
+        pairs = list(zip(several, first, strict=True))
+        rows.append(
+            [
+                arrows(workers) + remark,
+                arrows(servers),
+                f"{statistics.fmean(one.auc for one in several):.5f}",
+                f"{statistics.fmean(one.auc - other.auc for one, other in pairs):+.5f}",
+                f"{statistics.fmean(gap(one.curve, other.curve) for one, other in pairs):.5f}",
+                f"{gap(mean(several), mean(first)):.5f}",
+                f"{sum(one.wrong for one in several)}",
+                f"{sum(one.twice for one in several)}",
+            ]
+        )
     head = ["workers", "servers", "AUC", "to the first", "mean gap, seed by seed"]
-    head += ["of the means over seeds", "samples lost or twice"]
+    head += ["of the means over seeds", "samples lost", "pushed twice"]
     table = markdown(head, rows)
     return f"{table}\n- spread of {len(first)} seeds (standard deviation): {spread:.5f}\n"
 

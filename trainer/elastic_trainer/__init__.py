@@ -9,6 +9,7 @@
 | ElasticStream, Packing | the same of shards that are read from beginning to end, and of tokens |
 | Checkpointer | commits of model, optimizer and data in a loop of one's own |
 | ElasticEmbedding, SplitTables | tables for any 64-bit id, split over the ranks |
+| TableExporter, ServingTables | their rows for serving, a base and increments, and their reader |
 | ServedTables, ServerError | the same tables on parameter servers, for workers at their own pace |
 | ScaledLearningRate | a learning rate that follows the global batch, or the samples trained on |
 | SeededDataset | random numbers that belong to the sample, for a loader of one's own |
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from elastic_trainer.data.stream import ElasticStream
     from elastic_trainer.data.unit_reader import ShardError
     from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
+    from elastic_trainer.embeddings.export import TableExporter
+    from elastic_trainer.embeddings.serving import ServingTables
     from elastic_trainer.embeddings.split_tables import SplitTables
     from elastic_trainer.link.message import Place
     from elastic_trainer.link.order import Order
@@ -75,10 +78,12 @@ __all__ = [
     "SeededDataset",
     "ServedTables",
     "ServerError",
+    "ServingTables",
     "ShardClient",
     "ShardError",
     "SplitTables",
     "StorageError",
+    "TableExporter",
     "WorkerLink",
 ]
 
@@ -103,10 +108,12 @@ _MODULES = {
     "SeededDataset": "data.seeded",
     "ServedTables": "parameter_server.client",
     "ServerError": "parameter_server.server_error",
+    "ServingTables": "embeddings.serving",
     "ShardClient": "data.shard_client",
     "ShardError": "data.unit_reader",
     "SplitTables": "embeddings.split_tables",
     "StorageError": "store.errors",
+    "TableExporter": "embeddings.export",
     "WorkerLink": "link.worker_link",
 }
 

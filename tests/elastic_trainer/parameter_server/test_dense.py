@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
+from elastic_trainer.embeddings.export import BASE, INCREMENT, exports
 from elastic_trainer.embeddings.row_optimizer import SGD, Adagrad, RowOptimizer
+from elastic_trainer.embeddings.serving import ServingTables
 from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.parameter_server.client import ServedTables
 
@@ -40,7 +43,9 @@ class Net(torch.nn.Module):
 
 
 def served(
-    servers: Servers, net: Net, optimizer: RowOptimizer = Adagrad(lr=0.1)  # noqa: B008
+    servers: Servers,
+    net: Net,
+    optimizer: RowOptimizer = Adagrad(lr=0.1),  # noqa: B008
 ) -> ServedTables:
     return ServedTables(
         [net.items], servers.first, patience=120, dense=net, dense_optimizer=optimizer
@@ -103,6 +108,38 @@ def test_workers_begin_with_the_first_ones_values_and_go_back_to_a_commit(
     third.close()
 
 
+def test_rows_on_servers_are_exported_for_serving_while_servers_come(
+    servers: Servers, tmp_path: Path
+) -> None:
+    net = Net()
+    tables = served(servers, net)
+    draw = np.random.default_rng(0)
+    ids = batch(draw)
+
+    def train() -> None:
+        net(batch(draw)).square().mean().backward()
+        tables.step()
+
+    train()
+    tables.export(tmp_path / "serving", 1)
+    reader = ServingTables(tmp_path / "serving")
+    train()
+    second = servers.start()
+    while second not in tables._owners.addresses:
+        train()
+        tables._find_owners()
+    for step in (2, 3):
+        train()
+        tables.export(tmp_path / "serving", step)
+        assert reader.refresh() and reader.step == step
+        with torch.no_grad():
+            assert torch.equal(reader.module("items")(ids), net.items(ids))
+    sizes = [sum(size for size, _ in one.files.values()) for one in exports(tmp_path / "serving")]
+    assert [one.kind for one in exports(tmp_path / "serving")] == [BASE, INCREMENT, INCREMENT]
+    assert sizes[2] < sizes[1]  # in the second, half of the buckets were whole
+    tables.close()
+
+
 def test_what_cannot_be_dense_is_refused_in_words(servers: Servers) -> None:
     net = Net()
     with pytest.raises(ValueError, match="dense and dense_optimizer: expected both or none"):
@@ -110,7 +147,7 @@ def test_what_cannot_be_dense_is_refused_in_words(servers: Servers) -> None:
     with pytest.raises(ValueError, match="a ElasticEmbedding without parameters to train"):
         ServedTables([net.items], "127.0.0.1:1", dense=net.items, dense_optimizer=SGD())
     net.deep[0].float()
-    with pytest.raises(TypeError, match="parameters of torch.float32, torch.float64: expected"):
+    with pytest.raises(TypeError, match=r"parameters of torch\.float32, torch\.float64: expected"):
         served(servers, net)
     alone = ElasticEmbedding("alone", 2, optimizer=SGD())
     tables = ServedTables(

@@ -184,8 +184,9 @@ class BucketRows:
         return slots, rows
 
     def _are_others(self, rows: Rows, ids: Ids) -> NDArray[np.bool_]:
-        """Tell which of these rows, read from slots, end no search: they are other ids', or gone."""
-        return ((self._ids.numbers[rows] != ids) | (rows == _GONE)) & (rows != NO_ROW)
+        """Tell which of these rows, read from slots, end no search: other ids', or gone."""
+        others: NDArray[np.bool_] = (self._ids.numbers[rows] != ids) | (rows == _GONE)
+        return others & (rows != NO_ROW)
 
     def _insert(self, ids: Ids, rows: Rows) -> None:
         slots, mask = self._first_slots(ids)

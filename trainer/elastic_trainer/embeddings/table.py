@@ -145,6 +145,8 @@ class Table:
         self.counters = Counters()
         self.watchers: list[Callable[[Ids], None]] = []
         """Each is called with the ids of which an update changed anything."""
+        self.drops = np.zeros(BUCKETS, dtype=np.int64)
+        """By bucket, how often what was held of it was dropped."""
         self._candidates = Candidates()
         dtype = np.float32 if settings.dtype == torch.float32 else np.float64
         self._rows = BucketRows(
@@ -271,6 +273,7 @@ class Table:
         """Hold these buckets no longer."""
         self._rows.drop(_numbers(given))
         self._candidates.drop(_numbers(given))
+        self.drops[_numbers(given)] += 1
 
     def clear(self) -> None:
         """Hold nothing, as at the beginning."""

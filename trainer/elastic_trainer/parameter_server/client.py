@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,8 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
+from elastic_trainer.embeddings.export import BASE, INCREMENT, begin, publish
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.owner_map import NOBODY
 from elastic_trainer.embeddings.table import TableSettings
 from elastic_trainer.parameter_server.gazer import Times, scalars
@@ -72,10 +75,10 @@ class ServedTables:
             optimizer.step()
             tables.step()
 
-    Each worker does so by itself: a forward pass asks for the rows of its batch, each once (under
-    torch.no_grad() nobody waits for who asks), and `step` sends their gradients, which the servers apply as they come, each once however often it
-    had to be sent. Servers that join, leave or hand buckets over are followed; a server that
-    doesn't answer is asked again. For one thread.
+    Each worker does so by itself: a forward pass asks for the rows of its batch, each once, and
+    `step` sends their gradients, which the servers apply as they come, each once however often it
+    had to be sent. Nobody waits for who asks under torch.no_grad() alone. Servers that join, leave
+    or hand buckets over are followed; a server that doesn't answer is asked again. For one thread.
 
     With `dense`, the model's other parameters are on the servers, too: each worker's gradients
     change them there, and a forward pass begins with the newest. Then no worker has an optimizer of
@@ -248,15 +251,44 @@ class ServedTables:
     ) -> dict[str, Any]:
         """Save, as `save` does, to a directory that is there."""
         name = uuid.uuid4().hex[:16]
-        where = os.path.abspath(place)
+        request = messages.SaveRequest(
+            place=os.path.abspath(place), save=name, after="" if after is None else after["save"]
+        )
+        saved = {**self._write(request), "save": name}
+        if after is not None:
+            earlier = {key: after[key] for key in ("place", "files")}
+            saved["before"] = [*after.get("before", ()), earlier]
+        return saved
+
+    def export(self, folder: str | os.PathLike[str], step: int, *, base: bool = False) -> Path:
+        """Have the servers write rows for ServingTables: a base where there is none yet or one is
+        wanted, else what changed since the last export; return its directory.
+
+        By one worker, at any time: it is as of some moment of each server's.
+
+        Args:
+            folder: which all servers and this worker see, for this job's exports alone.
+            step: what readers are told.
+
+        Raises:
+            OSError, ServerError: it can't be written; the next export makes up for it.
+        """
+        place, number, only_base = begin(Path(os.path.abspath(folder)))
+        request = messages.SaveRequest(
+            place=str(place), export=str(place.parent), number=number, base=base or only_base
+        )
+        try:
+            files = self._write(request)["files"]
+            return publish(place, number, BASE if request.base else INCREMENT, step, files)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _write(self, request: Any) -> dict[str, Any]:
         files: dict[str, list[Any]] = {}
 
         def attempt() -> None:
             if not self._owners.epoch:
                 raise _NotYetError(self._why)
-            request = messages.SaveRequest(
-                place=where, save=name, after="" if after is None else after["save"]
-            )
             files.clear()
             saved: list[int] = []
             for reply in self._ask("Save", [(one, request) for one in self._owners.addresses]):
@@ -267,11 +299,7 @@ class ServedTables:
                 raise _NotYetError("buckets are on their way between servers")
 
         self._until_done(attempt)
-        saved: dict[str, Any] = {"place": where, "files": files, "save": name}
-        if after is not None:
-            earlier = {key: after[key] for key in ("place", "files")}
-            saved["before"] = [*after.get("before", ()), earlier]
-        return saved
+        return {"place": request.place, "files": files}
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Have the servers go back to saved rows, with their optimizer's state.

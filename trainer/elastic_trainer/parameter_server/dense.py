@@ -133,5 +133,5 @@ class DenseParameters:
 
     def _cut(self, flat: torch.Tensor) -> list[torch.Tensor]:
         sizes = [one.numel() for one in self._parameters]
-        parts = flat[: sum(sizes)].split(sizes)
+        parts = torch.split(flat[: sum(sizes)], sizes)
         return [part.view_as(one) for one, part in zip(self._parameters, parts, strict=True)]

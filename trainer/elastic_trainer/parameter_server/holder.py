@@ -103,7 +103,8 @@ def _without(ids: Ids, others: Ids | None) -> Ids:
     if others is None or not len(others):
         return ids
     place = np.minimum(np.searchsorted(others, ids), len(others) - 1)
-    return ids[others[place] != ids]
+    differ: NDArray[np.bool_] = others[place] != ids
+    return ids[differ]
 
 
 class Holder:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import grpc
 import numpy as np
 
+from elastic_trainer.embeddings.export import ExportLog
 from elastic_trainer.embeddings.hashing import Ids
 from elastic_trainer.metrics.exposition import Metric
 from elastic_trainer.parameter_server import gazer
@@ -105,6 +106,8 @@ class Service(ParameterServerServicer):
         self._first, self._job = first, job
         self._make_copy = copies_in(copy_folder) if copy_folder else MemoryCopy
         self._copies = Copies(self._make_copy)
+        self._exports: dict[str, ExportLog] = {}
+        """By folder."""
         self._copy_every = copy_every
         self._copier = Copier(self.life, self._served_now, self._stubs.of) if copy_every else None
         file = EpochFile(storage)
@@ -196,8 +199,12 @@ class Service(ParameterServerServicer):
         if not held.any() or time.monotonic() >= self._leased_until:
             return messages.SaveReply()
         buckets = np.flatnonzero(held)
-        since = self.holder.saved(request.save, request.after, buckets)
-        contents = copy_tables(self.holder.tables, buckets, since)
+        if request.export:
+            log = self._exports.setdefault(request.export, ExportLog())
+            contents = log.take(request.number, self.holder.tables, held, base=request.base)
+        else:
+            since = self.holder.saved(request.save, request.after, buckets)
+            contents = copy_tables(self.holder.tables, buckets, since)
         try:
             saved = await asyncio.to_thread(write_file, request.place, self.life, contents)
         except OSError as error:

@@ -117,14 +117,20 @@ class Owners(_message.Message):
     def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., owners: _Optional[bytes] = ..., gone: _Optional[_Iterable[str]] = ..., lost: _Optional[str] = ..., released: _Optional[bool] = ..., superseded: _Optional[_Iterable[str]] = ..., keeper: _Optional[str] = ..., keeper_life: _Optional[str] = ..., adopted: _Optional[int] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
-    __slots__ = ("place", "save", "after")
+    __slots__ = ("place", "export", "number", "base", "save", "after")
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    EXPORT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     place: str
+    export: str
+    number: int
+    base: bool
     save: str
     after: str
-    def __init__(self, place: _Optional[str] = ..., save: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+    def __init__(self, place: _Optional[str] = ..., export: _Optional[str] = ..., number: _Optional[int] = ..., base: _Optional[bool] = ..., save: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
 
 class SaveReply(_message.Message):
     __slots__ = ("name", "size", "digest", "buckets")
