@@ -6,9 +6,11 @@ Forward, backward and update of batches of 65,536 random ids in bags of 16, one 
 of a batch) a second of CPU time, each kind in turn for a batch, so that other load meets all alike.
 With fbgemm installed (torch 2.14), its CPU kernel too. Then the table is held by two, then three
 processes, then two again, over gloo on loopback: how long ranks stand still, and how many rows move
-beside the fewest that could. Last a parameter server gives half of the table to another in this
+beside the fewest that could. Then a parameter server gives half of the table to another in this
 process, without a network between, while it is asked for rows: how long buckets are frozen, and the
-longest that a request of any bucket waits.
+longest that a request of any bucket waits, and how many rows are sent beside the fewest, while
+pushes of Zipf's frequencies change them. Last, pulls and pushes of one and two servers beside a
+static one (served_embeddings.py).
 """
 
 from __future__ import annotations
@@ -34,11 +36,14 @@ from elastic_trainer.embeddings.owner_map import OwnerMap
 from elastic_trainer.embeddings.row_optimizer import Adagrad, RowwiseAdagrad
 from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.embeddings.table import Table, TableSettings
+from elastic_trainer.parameter_server.holder import Gradients
 from elastic_trainer.parameter_server.moving import give
 from elastic_trainer.parameter_server.service import Service
 from elastic_trainer.parameter_server.wire import write_settings
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.storage import Storage
+
+from benchmarks.served_embeddings import measure_servers
 
 IDS, BAG = 65_536, 16
 RATE = 0.01
@@ -167,14 +172,17 @@ def report(
 
 
 class InProcess:
-    """A stub of a server in this process."""
+    """A stub of a server in this process, which counts the rows it is sent."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self.rows = 0
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         async def call(request: Any, timeout: float | None = None) -> Any:
             await asyncio.sleep(0)  # as a connection has others take their turn
+            if name == "Receive":
+                self.rows += len(request.ids) // 8
             return await getattr(self._service, name)(request, None)
 
         return call
@@ -205,15 +213,41 @@ async def measure_move(rows: int, width: int) -> None:
 
     asking = asyncio.get_running_loop().create_task(ask())
     given = np.arange(0, BUCKETS, 2)
+    target_stub = InProcess(target)
+    fewest = len(table.ids_in(given))
+    draw = np.random.default_rng(0)
+    pushed = 0
+
+    async def push() -> None:
+        """As a worker whose ids have Zipf's frequencies."""
+        nonlocal pushed
+        source.holder.clocks.open("w", 0, 0.0)
+        while asked:
+            ids = np.unique((rows ** draw.random(8_192)).astype(np.int64) % rows)
+            ids = ids[~source.holder.frozen[buckets(ids)] & source.holder.held[buckets(ids)]]
+            gradients = torch.ones(len(ids), width)
+            part = Gradients("table", ids, np.ones(len(ids), dtype=np.int64), gradients, RATE)
+            pushed += 1
+            source.holder.push("w", pushed, [part], 0.0)
+            for _ in range(8):
+                await asyncio.sleep(0)
+
+    pushing = asyncio.get_running_loop().create_task(push())
+    for _ in range(500):
+        await asyncio.sleep(0)
+    before = pushed
     began = time.perf_counter()
-    assert await give(source.holder, given, InProcess(target), target.life, "e", lambda: False)
+    assert await give(source.holder, given, target_stub, target.life, "e", lambda: False)
     whole = time.perf_counter() - began
+    during = pushed - before
     asked = False
     await asking
+    await pushing
     print(
         f"a server gives {len(given)} buckets with {len(target.holder.tables['table']):,} rows to "
         f"another: {whole:.2f} s in all, frozen for {1e3 * max(frozen):.0f} ms, longest wait of a "
-        f"request {1e3 * max(waits):.0f} ms",
+        f"request {1e3 * max(waits):.0f} ms; {target_stub.rows:,} rows sent (fewest {fewest:,}) "
+        f"during {during} pushes",
         flush=True,
     )
 
@@ -234,6 +268,8 @@ def main() -> None:
             hold, (file, given.rows, given.width, rounds), nprocs=max(rounds)
         )
     asyncio.run(measure_move(given.rows, given.width))
+    for servers in (1, 2):
+        measure_servers(min(given.rows, 1_000_000), given.width, given.batches, IDS, servers)
 
 
 if __name__ == "__main__":

@@ -185,8 +185,9 @@ class BucketRows:
 
     def _are_others(self, rows: Rows, ids: Ids) -> NDArray[np.bool_]:
         """Tell which of these rows, read from slots, end no search: other ids', or gone."""
-        others: NDArray[np.bool_] = (self._ids.numbers[rows] != ids) | (rows == _GONE)
-        return others & (rows != NO_ROW)
+        others = (self._ids.numbers[rows] != ids) | (rows == _GONE)
+        found: NDArray[np.bool_] = others & (rows != NO_ROW)
+        return found
 
     def _insert(self, ids: Ids, rows: Rows) -> None:
         slots, mask = self._first_slots(ids)

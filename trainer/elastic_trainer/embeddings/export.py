@@ -58,8 +58,8 @@ class ExportLog:
             held: by bucket, whether it is held here.
         """
         if number != self._number:
-            for watch in self._watched.values():
-                watch.settle()
+            for one in self._watched.values():
+                one.settle()
         follows, self._number = number == self._number + 1, number
         found = {}
         for name, table in tables.items():
