@@ -116,7 +116,7 @@ UPDATES = st.lists(
 )
 
 
-@given(UPDATES, st.integers(1, 5), st.integers(0, 2**32))
+@given(UPDATES, st.integers(1, 6), st.integers(0, 2**32))
 def test_however_buckets_move_between_holders_their_rows_end_alike(
     updates: list[tuple[list[int], float]], holders: int, seed: int
 ) -> None:

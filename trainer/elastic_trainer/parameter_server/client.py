@@ -23,8 +23,8 @@ from elastic_trainer.embeddings.export import BASE, INCREMENT, begin, publish
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.owner_map import NOBODY
 from elastic_trainer.embeddings.table import TableSettings
-from elastic_trainer.parameter_server.gazer import Times, scalars
 from elastic_trainer.parameter_server.dense import GIVER, DenseParameters
+from elastic_trainer.parameter_server.gazer import Times, scalars
 from elastic_trainer.parameter_server.holder import READS_ONLY
 from elastic_trainer.parameter_server.served_state import ServedState
 from elastic_trainer.parameter_server.server_error import ServerError
@@ -44,8 +44,8 @@ from elastic_trainer.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from elastic_trainer.embeddings.exchange import Update
-    from elastic_trainer.integrations.tensorboard import ScalarWriter
     from elastic_trainer.embeddings.row_optimizer import RowOptimizer
+    from elastic_trainer.integrations.tensorboard import ScalarWriter
 
 FIRST_ANSWER_SECONDS = 2.0
 """For one answer; then owners are found anew, in case that server hangs, and it is asked for again,
