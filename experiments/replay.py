@@ -1,8 +1,8 @@
 """Runs a year's jobs on nodes with CPUs, memory and GPUs, under requests that somebody decides.
 
-A job's pods are placed all at once, oldest job first, with backfill. A pod that reaches its request
-of memory ends its job's run, which begins anew with more as the operator gives it (D5), from a
-checkpoint of half an hour before at most.
+A job's pods are placed all at once, oldest job first, with backfill. Limits of memory are the most
+that a run asked for; a pod that reaches its limit ends the run, which begins anew with more as the
+operator gives it (D5), from a checkpoint of half an hour before at most.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from volcano_elastic.pytorchjob.out_of_memory import more_memory
 
 MEASURED = 180.0
 """Seconds after which a run is judged by what it uses, and that a nearly full pod takes to be."""
+STEADY = 1800.0
+"""Seconds after which it may ask for less memory than it did."""
 _CHECKPOINT = 1800.0
 _SCANNED = 100
 """Jobs of the queue that are tried for backfill."""
@@ -28,8 +30,8 @@ class Decider(Protocol):
     """Whoever says what pods ask for."""
 
     def begins(self, job: YearsJob) -> Amounts: ...
-    def runs(self, job: YearsJob, asked: Amounts) -> Amounts:
-        """Return what it asks for after the first minutes."""
+    def runs(self, job: YearsJob, asked: Amounts, at: float) -> Amounts:
+        """Return what it asks for after so many seconds of a run."""
 
     def fills(self, job: YearsJob, asked: Amounts, held: Bytes) -> Bytes | None:
         """Return what a pod that is nearly full asks for; None: as it does."""
@@ -97,6 +99,9 @@ class _Running:
     """Seconds of the job's length that were done before."""
     segment: Segment
     life: int
+    limit: Bytes
+    """Of memory."""
+    is_over: bool = False
 
 
 class Replay:
@@ -122,7 +127,7 @@ class Replay:
             if isinstance(about, YearsJob):
                 self._queue.append((about, None, 0.0))
                 self._place(now)
-            elif about.life == life:
+            elif life in (about.life, -1) and not about.is_over:
                 self._happens(now, what, about)
         self.found.end = max((s.end for s in self.found.segments), default=0.0)
         return self.found
@@ -156,10 +161,11 @@ class Replay:
             self.found.waits.setdefault(job.name, now - job.submit)
             segment = Segment(job, wanted, now)
             self.found.segments.append(segment)
-            running = _Running(job, wanted, placed, now, done, segment, 0)
+            running = _Running(job, wanted, placed, now, done, segment, 0, wanted.memory)
             self._at(now + job.length - done, "ends", running, 0)
-            if job.length - done > MEASURED:
-                self._at(now + MEASURED, "measured", running, 0)
+            for judged in (MEASURED, STEADY):
+                if job.length - done > judged:
+                    self._at(now + judged, "measured", running, -1)
             self._watch(now, running)
         self._queue = kept
 
@@ -186,8 +192,9 @@ class Replay:
             # A run that begins anew loads what it had, within its first minute.
             return max(now, running.begin + max(at - running.done, 60.0))
 
-        # Equal to its request it still runs.
-        out = None if job.need.memory <= asked else after(asked + Bytes(1))
+        # Equal to its limit it still runs.
+        limit = running.limit
+        out = None if job.need.memory <= limit else after(limit + Bytes(1))
         near = after(asked * 0.9)
         end = running.begin + job.length - running.done
         if near is not None and near + MEASURED < min(end, out or end):
@@ -198,7 +205,7 @@ class Replay:
     def _happens(self, now: float, what: str, running: _Running) -> None:
         job, asked = running.job, running.asked
         if what == "measured":
-            self._ask(now, running, self._by.runs(job, asked))
+            self._ask(now, running, self._by.runs(job, asked, now - running.begin))
         elif what == "fills":
             held = job.held(running.done + now - running.begin)
             more = self._by.fills(job, asked, held)
@@ -213,7 +220,7 @@ class Replay:
             self.found.out_of_memory.append((now, job.name))
             self._by.ran_out(job, asked)
             most = share(self._node, job.pods).memory
-            memory = min(more_memory(asked.memory, asked.memory), most)
+            memory = min(more_memory(asked.memory, running.limit), most)
             passed = now - running.begin
             done = running.done + max(0.0, passed - min(passed, _CHECKPOINT))
             self._queue.insert(0, (job, Amounts(asked.cpu, memory), done))
@@ -234,6 +241,7 @@ class Replay:
             node.memory -= more.memory.count * pods
         running.segment.end = now
         running.asked, running.segment = wanted, Segment(running.job, wanted, now)
+        running.limit = max(running.limit, wanted.memory)
         self.found.segments.append(running.segment)
         if wanted.memory != asked.memory:
             # What was foreseen at the old request is void, but for its end.
@@ -245,7 +253,7 @@ class Replay:
             self._place(now)
 
     def _leave(self, now: float, running: _Running) -> None:
-        running.life += 1
+        running.is_over = True
         running.segment.end = now
         for node, pods in running.placed:
             node.gpus += pods

@@ -56,7 +56,7 @@ class Guesses:
     def begins(self, job: YearsJob) -> Amounts:
         return self.written[job.thing]
 
-    def runs(self, job: YearsJob, asked: Amounts) -> Amounts:
+    def runs(self, job: YearsJob, asked: Amounts, at: float) -> Amounts:
         return asked
 
     def fills(self, job: YearsJob, asked: Amounts, held: Bytes) -> Bytes | None:
@@ -97,22 +97,23 @@ class Brain(Guesses):
         self.unadvised += not alike
         return found[0].wanted if found else guess
 
-    def runs(self, job: YearsJob, asked: Amounts) -> Amounts:
-        load = self._load(job, asked, job.held(MEASURED), 4)
-        found = self._follows(job, asked, load)
-        # Memory of a running pod goes up only.
-        return Amounts(found.cpu, max(found.memory, asked.memory)) if found else asked
+    def runs(self, job: YearsJob, asked: Amounts, at: float) -> Amounts:
+        return self._follows(job, asked, job.held(at), at) or asked
 
     def fills(self, job: YearsJob, asked: Amounts, held: Bytes) -> Bytes | None:
-        found = self._follows(job, asked, self._load(job, asked, held, 4))
+        found = self._follows(job, asked, held, MEASURED)
         return None if found is None else found.memory
 
     def ended(self, job: YearsJob, asked: Amounts) -> None:
         load = self._load(job, asked, job.need.memory, _SAMPLES)
         self._past.add(replace(_run(job), outcome="Succeeded", loads=(load,)))
 
-    def _follows(self, job: YearsJob, asked: Amounts, load: PodLoad) -> Amounts | None:
-        run, now = replace(_run(job), loads=(load,)), _ZERO + timedelta(seconds=MEASURED)
+    def _follows(
+        self, job: YearsJob, asked: Amounts, held: Bytes, seconds: float
+    ) -> Amounts | None:
+        """Return what running pods should ask for that were measured for so long."""
+        run = replace(_run(job), loads=(self._load(job, asked, held, 4),))
+        now = _ZERO + timedelta(seconds=seconds)
         found = advise_running(_object(asked), run, self._node, now)
         return found[0].wanted if found else None
 
