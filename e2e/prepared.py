@@ -15,7 +15,7 @@ from elastic_trainer.launch.zygote import PRELOADED
 
 _AGENT = [sys.executable, "-m", "torch.distributed.run"]
 
-for _name in (*PRELOADED, "torch.distributed.run"):
+for _name in (*PRELOADED, "torch.distributed.run", "elastic_trainer.agent.agent"):
     importlib.import_module(_name)
 
 

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from elastic_trainer.launch.zygote import PRELOADED, Zygote, ZygoteProcess
 
+_AGENT = ("torch.distributed.run", "elastic_trainer.agent.agent")
 _PATIENCE = 600.0
 """Seconds to import all that: minutes on a machine that is new or busy."""
 
@@ -38,7 +39,7 @@ class Nursery:
 
     def __init__(self, modules: Sequence[str]) -> None:
         ours, theirs = socket.socketpair()
-        arguments = [str(theirs.fileno()), str(os.getpid()), *modules, "torch.distributed.run"]
+        arguments = [str(theirs.fileno()), str(os.getpid()), *modules, *_AGENT]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _ZYGOTE, *arguments],
             stdin=subprocess.DEVNULL,
