@@ -1,5 +1,6 @@
 """Options of the test suite; in CI hypothesis takes the same examples each time."""
 
+import functools
 import os
 import sys
 
@@ -68,9 +69,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         file = item.path.relative_to(config.rootpath).as_posix()
         if _PROCESS_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.process)
+        if item.get_closest_marker("gpu") and (reason := _no_gpu()):
+            item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("process") or not file.startswith("tests/"):
             group = next((groups[one] for one in groups if file.startswith(one)), file)
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+@functools.cache
+def _no_gpu() -> str:
+    """Return why tests that need a CUDA device can't run here; empty if they can."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return f"expected a CUDA device for NCCL, found none (torch {torch.__version__})"
+    return ""
 
 
 # Audit events (PEP 578) of everything that starts a process.

@@ -43,6 +43,7 @@ from elastic_trainer.data.stream import ElasticStream
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.batch_clock import clock_of
+from elastic_trainer.loop.device_collectives import collectives_of
 from elastic_trainer.loop.guard import StepGuard
 from elastic_trainer.loop.opening import Opening
 from elastic_trainer.loop.refusal import (
@@ -475,10 +476,12 @@ class ElasticLoop:
         self.link.joined(self.checkpointer.run, self._feed.serve())
 
     def _connect(self) -> None:
-        meanwhile = self._feed.follow()
-        again = self._broken
         self._said = self._member.connect(
-            self.link, self._opening, again=again, meanwhile=meanwhile
+            self.link,
+            self._opening,
+            again=self._broken,
+            meanwhile=self._feed.follow(),
+            device=collectives_of(self.module),
         )
         self.rank, self.world = self._member.group.rank, self._member.group.world
         self.data.regroup(self._member.group)
@@ -549,6 +552,8 @@ class _Step:
             return self._is_undone(error)
         try:
             loop._push()
+            if loop.data.last:
+                loop._member.confirm()
         except RuntimeError as broken:
             if self._is_undone(broken):
                 return True

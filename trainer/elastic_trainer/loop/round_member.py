@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from elastic_trainer.link.message import Place
 from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop.device_collectives import DeviceCollectives, GlooCollectives
 from elastic_trainer.loop.place import set_environment
 from elastic_trainer.ranks.connection import Address, Connections
 from elastic_trainer.ranks.gathering import gather_objects
@@ -49,6 +50,12 @@ class RoundMember:
         self.group = ProcessGroup()
         """Rank and world in the present round."""
         self._torch_group: dist.ProcessGroup | None = None
+        self._backends: set[Any] = set()
+        """The group's, of all devices."""
+        self._device: DeviceCollectives = GlooCollectives()
+        self._abortable: dist.ProcessGroup | None = None
+        """The round's group, as long as its collectives on the device may be aborted."""
+        self._aborting = threading.Lock()
         self._connections: Connections | None = None
         self._excepthooks = sys.excepthook, sys.excepthook
         """Before and after torch's, which begins lines with the rank, was put before it."""
@@ -61,6 +68,7 @@ class RoundMember:
         *,
         again: bool,
         meanwhile: Callable[[], bool] | None = None,
+        device: DeviceCollectives | None = None,
     ) -> list[T]:
         """Join the next round's group, or stay in this one; without an agent, torchrun's or none.
         Return what every rank says there, by rank.
@@ -72,6 +80,7 @@ class RoundMember:
             again: this process has left the round that it was started for.
             meanwhile: called again and again while it waits for its place, until it returns
                 False.
+            device: the collectives of a round that is yet to be joined; gloo's alone if None.
 
         Raises:
             RuntimeError: not all came, or the round was over before.
@@ -81,13 +90,16 @@ class RoundMember:
                 return self.group.gather(say())
             self.disconnect(link)
             again = True
+        if self._torch_group is None:
+            self._device = device or GlooCollectives()
         place = self._next_place(link, again, meanwhile)
         said = None
         if place is not None:
             said = self._connect(link, place, say())
         elif dist.is_torchelastic_launched() and not dist.is_initialized():
-            dist.init_process_group("gloo")
+            dist.init_process_group(self._device.backends)
         self._torch_group = dist.group.WORLD if dist.is_initialized() else None
+        self._backends = _backends(self._torch_group)
         self.group = ProcessGroup.current()
         if place is not None:
             self.group = replace(self.group, over=lambda: link.over)
@@ -111,20 +123,23 @@ class RoundMember:
         # that dies just then is noticed by this time only.
         before = sys.excepthook
         dist.init_process_group(
-            "gloo",
+            self._device.backends,
             store=self._store,
             rank=place.rank,
             world_size=place.world,
             timeout=timedelta(seconds=CONNECT_SECONDS),
+            **self._device.options(),
         )
         self._excepthooks = before, sys.excepthook
         # Not as a control message: until the time-out is the usual one those would get a group of
         # their own, whose connections nobody here would know of and could break.
-        said: list[tuple[set[Address], T]] = gather_objects((connections.listeners(), own))
-        group = distributed_c10d._get_default_group()
+        group = self._abortable = distributed_c10d._get_default_group()
+        said: list[tuple[set[Address], str, T]]
+        said = gather_objects((connections.listeners(), self._device.handle(group), own))
         group._get_backend(torch.device("cpu"))._set_default_timeout(default_pg_timeout)
-        connections.seal(set().union(*(listeners for listeners, _ in said)))
-        return [one for _, one in said]
+        connections.seal(set().union(*(listeners for listeners, _, _ in said)))
+        self._device.connect(group, place.round, [handle for _, handle, _ in said])
+        return [one for _, _, one in said]
 
     def _next_place(
         self, link: WorkerLink, again: bool, meanwhile: Callable[[], bool] | None
@@ -137,14 +152,16 @@ class RoundMember:
             rank, world, port = (int(os.environ[name]) for name in names)
             return Place(link.round, rank, world, os.environ["MASTER_ADDR"], port)
         if not link.round:
-            warm_up_gloo()
+            warm_up(self._device)
         return link.next_place(meanwhile)
 
     def disconnect(self, link: WorkerLink) -> None:
         """Leave the round's group, whole or broken; without an agent the group stays."""
         self._torch_group = None
+        self._backends = set()
         if self._connections is not None:
             self._connections.forget()
+        self._abort()  # nobody waits for what is left of a round
         if link.agent and dist.is_initialized():
             # gloo's own thread hears of its end after up to 10 ms: somebody else waits for that.
             group = [distributed_c10d._get_default_group()]
@@ -161,9 +178,23 @@ class RoundMember:
 
     def collectives(self) -> int:
         """The number of collectives that this process has begun in the round."""
-        if self._torch_group is None:
-            return 0
-        return int(self._torch_group._get_sequence_number_for_group())  # type: ignore[attr-defined]
+        return sum(one._get_sequence_number_for_group() for one in self._backends)
+
+    def confirm(self) -> None:
+        """Return once all ranks' collectives so far are known to have ended well, before the result
+        is used; at once where one that didn't would have raised an error.
+
+        Raises:
+            RuntimeError: one didn't, on some rank, or a rank is lost.
+        """
+        if not self._device.silent or self._connections is None or self.group.world == 1:
+            return
+        broken = torch.zeros(self.group.world, dtype=torch.uint8, device="cpu")
+        broken[self.group.rank] = not self._device.ended_well(self._torch_group)
+        dist.all_reduce(broken)
+        if broken.any():
+            ranks = ", ".join(str(rank) for rank in broken.nonzero().flatten().tolist())
+            raise RuntimeError(f"collectives did not end well on rank {ranks}")
 
     def peer_lost(self, link: WorkerLink) -> bool:
         """Asked after an error: whether it came of a lost peer; it is the training's own if not."""
@@ -184,16 +215,35 @@ class RoundMember:
         """In the link's thread: the round is over, whatever the main thread waits for."""
         connections = self._connections
         if connections is not None and connections.shut():
+            # As an abort on the device may take long, another thread waits for it.
             threading.Thread(
-                target=_shut_until_forgotten, args=(connections,), name="break", daemon=True
+                target=self._break_until_left, args=(connections,), name="break", daemon=True
             ).start()
 
+    def _break_until_left(self, connections: Connections) -> None:
+        connecting = time.monotonic() + 3 * CONNECT_SECONDS
+        while connections.shut():
+            self._abort()
+            early = time.monotonic() < connecting
+            time.sleep(SHUT_AGAIN_SECONDS if early else SHUT_LATE_SECONDS)
 
-def warm_up_gloo() -> None:
+    def _abort(self) -> None:
+        """Abort the round's collectives on the device, once: who comes later waits for that."""
+        with self._aborting:
+            group, self._abortable = self._abortable, None
+            if group is not None:
+                self._device.abort(group)
+
+
+def warm_up(device: DeviceCollectives) -> None:
     """Make a group, its first collectives and a first backward pass alone: a newcomer does while
     the others train on, since its first ones take 50 ms longer than later ones."""
     excepthook = sys.excepthook
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    dist.init_process_group(
+        device.backends, store=HashStore(), rank=0, world_size=1, **device.options()
+    )
+    group = distributed_c10d._get_default_group()
+    device.connect(group, 0, [device.handle(group)])
     gather_objects(None)
     # On "meta" it draws no numbers, which would change those that the script draws next.
     model = data_parallel(torch.nn.Linear(1, 1, device="meta").to_empty(device="cpu"))
@@ -203,14 +253,13 @@ def warm_up_gloo() -> None:
     sys.excepthook = excepthook
 
 
+def _backends(group: Any) -> set[Any]:
+    if group is None:
+        return set()
+    return {group._get_backend(device) for device in group._device_types}
+
+
 def data_parallel(model: torch.nn.Module) -> torch.nn.Module:
     """The model in DistributedDataParallel, without its first broadcast: all have the same state
     already."""
     return DistributedDataParallel(model, init_sync=False)
-
-
-def _shut_until_forgotten(connections: Connections) -> None:
-    connecting = time.monotonic() + 3 * CONNECT_SECONDS
-    while connections.shut():
-        early = time.monotonic() < connecting
-        time.sleep(SHUT_AGAIN_SECONDS if early else SHUT_LATE_SECONDS)

@@ -85,10 +85,11 @@ class ProcessGroup:
         called without an active exception"). A barrier has no tensors.
         """
         if self.world > 1:
-            import torch.distributed as dist
+            import torch
 
-            group = control_group()
-            self._wait(lambda: dist.barrier(group=group))
+            # torch's own would be NCCL's where a GPU is the group's, which no lost peer ends.
+            gloo = control_group()._get_backend(torch.device("cpu"))
+            self._wait(lambda: gloo.barrier().wait())
 
     def _wait(self, collective: Callable[[], object]) -> None:
         if self.over is None:

@@ -1,0 +1,230 @@
+"""Collectives on the model's device: none that a lost peer broke is used, and NCCL's are NCCL's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from elastic_trainer.checkpoint.refusal import NCCL_ERRORS_VARIABLE
+from elastic_trainer.loop import device_collectives
+from elastic_trainer.loop.device_collectives import (
+    GlooCollectives,
+    NcclCollectives,
+    collectives_of,
+    form,
+    healthy,
+    reconfigures,
+    refuse_mixed,
+)
+from torch.distributed import (  # type: ignore[attr-defined]
+    HashStore,
+    ProcessGroupGloo,
+    TCPStore,
+)
+
+from tests.elastic_trainer.torch_process import TorchProcess
+
+GPU = torch.device("cuda", 3)
+
+
+def test_a_model_on_the_cpu_has_gloos() -> None:
+    assert isinstance(collectives_of(torch.nn.BatchNorm1d(2)), GlooCollectives)
+    assert isinstance(collectives_of(torch.nn.Identity()), GlooCollectives)
+
+
+class Placed(torch.nn.Module):
+    """Has parameters that are said to be on these devices."""
+
+    def __init__(self, *devices: str) -> None:
+        super().__init__()
+        self.devices = devices
+
+    def parameters(self, recurse: bool = True) -> Any:
+        return iter([type("Parameter", (), {"device": torch.device(one)}) for one in self.devices])
+
+
+def test_a_model_on_one_gpu_has_nccls_and_its_watchdog_leaves_errors_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(NCCL_ERRORS_VARIABLE, "1")  # as torchrun sets it
+    found = collectives_of(Placed("cuda:3", "cuda:3", "cpu"))
+    assert isinstance(found, NcclCollectives) and found.device == GPU
+    assert device_collectives.os.environ[NCCL_ERRORS_VARIABLE] == "0"
+    assert (found.backends, found.silent) == ("cpu:gloo,cuda:nccl", True)
+    assert isinstance(collectives_of(Placed("cuda:0", "cuda:1")), GlooCollectives)
+    assert "a process for each GPU" in caplog.text
+
+
+def test_a_watchdog_that_aborts_behind_everybodys_back_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(NCCL_ERRORS_VARIABLE, "2")
+    with pytest.raises(ValueError, match="half-reduced"):
+        NcclCollectives(GPU)
+
+
+def test_nccl_is_made_by_reconfiguration_where_torch_has_it_and_bound_to_the_models_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(NCCL_ERRORS_VARIABLE, "0")
+    assert reconfigures(), "torch 2.15's nccl is nccl2"
+    options = NcclCollectives(GPU).options()
+    assert options["device_id"] == GPU and options["pg_options"].enable_reconfigure
+    older = "_create_nccl2_process_group"
+    monkeypatch.delattr(device_collectives.distributed_c10d, older)
+    assert not reconfigures() and NcclCollectives(GPU).options() == {}
+
+
+class Backend:
+    """NCCL's, of which an abort lets a collective seem to have ended."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.error = torch._C._distributed_c10d.ErrorType.SUCCESS
+
+    def abort(self) -> None:
+        self.calls.append("abort")
+
+    def get_error(self) -> Any:
+        return self.error
+
+
+class Group:
+    _device_types = (torch.device("cpu"), torch.device("cuda"))
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    def _get_backend(self, device: torch.device) -> Backend:
+        assert device.type == "cuda"
+        return self.backend
+
+
+def test_what_ends_after_an_abort_or_with_an_error_has_not_ended_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(NCCL_ERRORS_VARIABLE, "0")
+    group = Group(Backend())
+    waited: list[torch.device] = []
+
+    def ended_well(nccl: NcclCollectives, *, aborts: bool = False) -> bool:
+        def wait(device: torch.device) -> None:
+            waited.append(device)
+            if aborts:
+                nccl.abort(group)
+
+        monkeypatch.setattr(device_collectives, "wait_for_device", wait)
+        return nccl.ended_well(group)
+
+    assert ended_well(NcclCollectives(GPU)) and waited == [GPU]
+    assert not ended_well(NcclCollectives(GPU), aborts=True) and group.backend.calls == ["abort"]
+    group.backend.error = torch._C._distributed_c10d.ErrorType.COMM_ERROR
+    assert not ended_well(NcclCollectives(GPU))
+
+
+def test_ranks_on_other_kinds_of_devices_are_refused_in_words() -> None:
+    refuse_mixed(["", ""])
+    refuse_mixed(["nccl2:0:-1:7:", "nccl2:1:-1:9:"])
+    with pytest.raises(RuntimeError, match="rank 1 averages its gradients by gloo, rank 0 by nccl"):
+        refuse_mixed(["nccl", ""])
+
+
+def test_a_communicator_is_formed_of_a_rounds_ranks_once_for_its_number() -> None:
+    """gloo's backend has the same interface as NCCL's, and stands for it."""
+    store, patience = HashStore(), timedelta(seconds=60)
+    ranks = [
+        ProcessGroupGloo(store, rank, 3, timeout=patience, enable_reconfigure=True)
+        for rank in range(3)
+    ]
+    assert all(healthy(rank) for rank in ranks)
+
+    def summed(members: Sequence[Any], number: int) -> list[float | str]:
+        handles = [member.get_reconfigure_handle() for member in members]
+        found: dict[int, float | str] = {}
+
+        def run(place: int) -> None:
+            try:
+                form(members[place], number, handles)
+                value = torch.tensor([2.0**place])
+                members[place].allreduce([value]).wait()
+                found[place] = value.item()
+            except RuntimeError as error:
+                found[place] = str(error)
+
+        threads = [threading.Thread(target=run, args=(place,)) for place in range(len(members))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [found[place] for place in range(len(members))]
+
+    assert summed(ranks, 1) == [7.0, 7.0, 7.0]
+    assert summed([ranks[2], ranks[0]], 2) == [3.0, 3.0]
+    assert summed(ranks[:1], 3) == [1.0]
+    (refused,) = summed(ranks[:1], 3)
+    assert "already used" in str(refused)
+
+
+CONFIRMS = """
+import sys, types
+import torch
+import torch.distributed as dist
+from elastic_trainer.link.message import Place
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop.device_collectives import GlooCollectives
+from elastic_trainer.loop.round_member import RoundMember
+from elastic_trainer.ranks.process_group import ProcessGroup
+
+rank, port = (int(argument) for argument in sys.argv[1:])
+
+class Silent(GlooCollectives):
+    silent = True
+    broken = False
+    aborted = 0
+    def ended_well(self, group):
+        return not self.broken
+    def abort(self, group):
+        self.aborted += 1
+
+member = RoundMember()
+member._device = device = Silent()
+member._connect(WorkerLink(None), Place(1, rank, 3, "127.0.0.1", port), None)
+member.group = ProcessGroup.current()
+member.confirm()
+print("confirmed", flush=True)
+device.broken = rank == 1
+try:
+    member.confirm()
+except RuntimeError as error:
+    print(error, flush=True)
+device.broken = False
+member.confirm()  # all are still in step
+if rank == 2:
+    member.break_collectives()
+    member.break_collectives()
+else:
+    try:
+        member.confirm()  # rank 2 doesn't come any more
+    except RuntimeError:
+        print("a rank is lost", flush=True)
+member.disconnect(types.SimpleNamespace(agent=True))
+print("aborted", device.aborted, flush=True)
+"""
+
+
+@pytest.mark.process
+def test_a_step_is_confirmed_on_all_ranks_or_on_none_and_a_round_aborted_once() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
+    ranks = [TorchProcess(CONFIRMS, rank, store.port) for rank in range(3)]
+    try:
+        found = [rank.communicate(timeout=120)[0].splitlines() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    refused = ["confirmed", "collectives did not end well on rank 1"]
+    lost = ["a rank is lost", "aborted 1"]
+    assert found == [refused + lost, refused + lost, [*refused, "aborted 1"]]

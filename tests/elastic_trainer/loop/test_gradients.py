@@ -1,0 +1,48 @@
+"""Gradients are those of a fixed world with the same global batch, after each change of the world.
+
+DistributedDataParallel goes on dividing by the world that it was made for: a group that is changed
+behind its back averages wrongly, and raises nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from tests.elastic_trainer.loop.gradient_rounds import SCRIPT
+from tests.elastic_trainer.torch_process import TorchProcess
+
+CHANGES = 50
+ALLOWED = 1e-6
+"""Of gradients that are about 1."""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_gradients_are_a_fixed_worlds_after_each_of_50_random_changes(device: str) -> None:
+    processes = 4 if device == "cpu" else torch.cuda.device_count()
+    patience = timedelta(seconds=300)
+    stores = [TCPStore("127.0.0.1", 0, is_master=True, timeout=patience) for _ in range(CHANGES)]
+    common = TCPStore("127.0.0.1", 0, is_master=True, timeout=patience)
+    ports = [store.port for store in stores]
+    ranks = [
+        TorchProcess(SCRIPT, on(device, number), number, processes, 1, common.port, *ports)
+        for number in range(processes)
+    ]
+    try:
+        found = [rank.communicate(timeout=300) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    said = [output.split() for output, _ in found]
+    assert all(said), found
+    assert max(float(worst) for worst, *_ in said) <= ALLOWED
+    worlds = {int(world) for _, _, *seen in said for world in seen}
+    assert worlds == set(range(1, processes + 1))
+
+
+def on(device: str, number: int) -> str:
+    return device if device == "cpu" else f"{device}:{number}"
