@@ -23,11 +23,13 @@ from elastic_trainer.checkpoint.refusal import backend, refuse_silent_aborts, re
 from elastic_trainer.checkpoint.restorer import Restorer
 from elastic_trainer.checkpoint.schedule_check import miscounted
 from elastic_trainer.checkpoint.sharded import Shards
+from elastic_trainer.checkpoint.snapshot import Snapshot
 from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE, WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import lay_out
+from elastic_trainer.store.copier import copier_of
 from elastic_trainer.store.digest import digest_of_replicated
 from elastic_trainer.store.errors import (
     OwnershipError,
@@ -40,6 +42,8 @@ from elastic_trainer.store.slot import Label, Slot, SlotError, digest_of_locatio
 from elastic_trainer.store.storage import Storage
 
 SHORTEST = timedelta(seconds=1)
+OVERLAP_BYTES = 1 << 20
+"""Smaller states are copied at once: that takes less than to begin a thread."""
 SHARE = 0.01
 """Share of the time that saving may take where no interval is given."""
 HICCUP_SECONDS = 5.0
@@ -94,6 +98,8 @@ class Checkpointer:
             VOLCANO_ELASTIC_STORAGE_RETRY_SECONDS says, else 60 s.
         before_save: brings what is split over the ranks to storage, on all of them, for this
             state's commit to name it.
+        overlaps: a state is copied to memory while training goes on: `before_apply` is called
+            before each change of weights and moments.
 
     Raises:
         StorageError: the folder can't be used: it can't be read or written for so long, belongs to
@@ -124,6 +130,7 @@ class Checkpointer:
         resume_from: str = "",
         storage_patience: timedelta | None = None,
         before_save: Callable[[Identity], None] | None = None,
+        overlaps: bool = False,
     ) -> None:
         if isinstance(every, bool) or not isinstance(every, int | timedelta | None):
             raise TypeError(f"every is {every!r}: expected a number of steps, or a timedelta")
@@ -161,8 +168,15 @@ class Checkpointer:
         if before_save is None:
             refuse_split(self._state.model)
         self._memory = memory
+        copier = copier_of(self._state.model)
         if memory is None and self.link.agent:
-            self._memory = Memory.from_environment(self.link, every_rank=self._state.sharded)
+            self._memory = Memory.from_environment(
+                self.link, every_rank=self._state.sharded, copier=copier
+            )
+        replicated = before_save is None and not self._state.sharded
+        self._overlaps = overlaps and replicated and copier is not None
+        self._snapshot: Snapshot | None = None
+        """The save to memory that is under way."""
         self._shards: Shards | None = None
         if self._state.sharded:
             mirror = self._memory.mirror if self._memory is not None else None
@@ -252,6 +266,7 @@ class Checkpointer:
         Raises:
             StorageError, MismatchError: as the constructor.
         """
+        self.settle()
         found = self._restorer.restore(self._memory, live, share=share, spoiled=spoiled, said=said)
         identity = found.identity
         self.parent = identity[0]
@@ -302,8 +317,38 @@ class Checkpointer:
         else:
             self.save_if_due()
 
+    def before_apply(self) -> None:
+        """Once a step's gradients are there, before it changes anything: that comes after the copy
+        of what was saved."""
+        if self._snapshot is not None:
+            self._snapshot.precede()
+
+    def settle(self, *, waits: bool = True) -> None:
+        """Tell the agent of the save that was under way, once it is whole.
+
+        Args:
+            waits: for the copy's end; else another call finds it.
+        """
+        snapshot = self._snapshot
+        if snapshot is None or not (waits or snapshot.done()):
+            return
+        self._snapshot = None
+        whole = snapshot.close()
+        self.save_time += timedelta(seconds=snapshot.seconds())
+        if whole:
+            self._tell(snapshot.slot, snapshot.label)
+            return
+        log.warning(
+            "the copy of step %d in memory isn't used, as weights or moments were changed between "
+            "that step and the next one's application: change them in apply",
+            snapshot.label.step,
+        )
+        if self.saved == snapshot.label.step:
+            self.saved = None
+
     def save_if_due(self) -> None:
         """After a step was applied. On all ranks, who save at the same steps."""
+        self.settle(waits=False)
         if self.data.steps == self._first + 1:
             self._make_room()  # now the optimizer has its state too
         if self._shards is not None and self._shards.superseded is not None:
@@ -356,11 +401,13 @@ class Checkpointer:
         Raises:
             StorageError: it can't be brought there.
         """
+        self.settle()
         if self._is_unsaved():
             try:
                 self._save()
             except SupersededError as superseded:
                 self._give_up(superseded)
+        self.settle()
         began = self._clock()
         self.link.commits()
         if self._shards is not None and not self._is_mirrored(memory_stays and not stored):
@@ -476,6 +523,7 @@ class Checkpointer:
             StorageError: it had to be written to storage at once, and can't be.
         """
         self._warn_of_schedules()
+        self.settle()
         began = self._clock()
         self.link.commits()
         if self._before_save is not None:
@@ -539,6 +587,9 @@ class Checkpointer:
             self._place,
         )
         try:
+            if self._overlaps and blob.size >= OVERLAP_BYTES:
+                self._snapshot = self._memory.begin(label, blob, self._state.steady())
+                return self._snapshot.slot, label
             slot = self._memory.save(label, blob)
         except SlotError as error:
             log.warning("not saved to memory: %s", error)

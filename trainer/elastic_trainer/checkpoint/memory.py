@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,22 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from elastic_trainer.checkpoint.mirror import Mirror
 from elastic_trainer.checkpoint.recovery import Identity, Part, Recovery
+from elastic_trainer.checkpoint.snapshot import Snapshot
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import Blob, MeshKey
+from elastic_trainer.store.copier import Copier, HostCopier
 from elastic_trainer.store.memory_folder import SHORT_SECONDS, remove_abandoned
 from elastic_trainer.store.origin import Origin, read_origin, write_origin
-from elastic_trainer.store.slot import MEMORY_VARIABLE, Label, Slot, SlotError, Slots, payload_size
+from elastic_trainer.store.slot import (
+    MEMORY_VARIABLE,
+    TURNS,
+    Label,
+    Slot,
+    SlotError,
+    Slots,
+    payload_size,
+)
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +44,7 @@ class Memory:
         every_rank: the state is sharded.
         local_rank: of this worker on its node.
         local_world: the node's workers.
+        copier: copies from the model's device; the CPU's if None.
     """
 
     def __init__(
@@ -44,11 +55,13 @@ class Memory:
         every_rank: bool = False,
         local_rank: int = 0,
         local_world: int = 1,
+        copier: Copier | None = None,
     ) -> None:
         self.saves = every_rank or local_rank == 0
         self._savers = local_world if every_rank else 1
         self._every_rank = every_rank
         self._link = link
+        self._copier = copier or HostCopier()
         self._slots = Slots(folder, local_rank if every_rank else 0)
         self.mirror: Mirror | None = None
         """Copy of another node's part, where the state is sharded."""
@@ -58,7 +71,9 @@ class Memory:
         self._prepared = 0
 
     @classmethod
-    def from_environment(cls, link: WorkerLink, *, every_rank: bool) -> Memory | None:
+    def from_environment(
+        cls, link: WorkerLink, *, every_rank: bool, copier: Copier | None = None
+    ) -> Memory | None:
         """None where the agent gives none."""
         folder = os.environ.get(MEMORY_VARIABLE, "")
         if not folder or not link.agent:
@@ -69,6 +84,7 @@ class Memory:
             every_rank=every_rank,
             local_rank=int(os.environ.get("LOCAL_RANK", "0")),
             local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+            copier=copier,
         )
 
     def prepare(self, blob: Blob) -> None:
@@ -95,6 +111,11 @@ class Memory:
         """Blocks for the copying. Raises SlotError as Slots.write."""
         self._wait()
         return self._slots.write(label, blob)
+
+    def begin(self, label: Label, blob: Blob, steady: Collection[int]) -> Snapshot:
+        """Save while training goes on, see Snapshot. Raises SlotError as Slots.write."""
+        self._wait()
+        return Snapshot(self._slots, label, blob, steady, self._copier)
 
     def tell(self, slot: Slot, step: int, **storage: Any) -> None:
         """Have the agent verify a slot, and bring it to storage if `storage` says to which; see
@@ -182,6 +203,8 @@ class Memory:
     def _make_room(self, size: int) -> None:
         try:
             self._slots.prepare(size)
+            for slot in self._slots.slots[:TURNS]:
+                self._copier.pin(str(slot.path), slot.memory)
         except SlotError as error:
             log.warning("%s", error)  # the first save tries again
 

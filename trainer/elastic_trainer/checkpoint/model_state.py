@@ -165,18 +165,40 @@ class ModelState:
         return bool(self.optimizer.state)
 
     def generators(self) -> dict[str, torch.Tensor]:
-        """States of torch's random generators of this rank."""
+        """States of torch's random generators of this rank, and of no GPU but the model's."""
         found = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_available():
-            found["cuda"] = torch.cuda.get_rng_state()
+        if (gpu := self._gpu()) is not None:
+            found["cuda"] = torch.cuda.get_rng_state(gpu)
         return found
+
+    def _gpu(self) -> torch.device | None:
+        """Return the model's first GPU."""
+        devices = (one.device for one in self.model.parameters())
+        return next((device for device in devices if device.type == "cuda"), None)
+
+    def steady(self) -> frozenset[int]:
+        """Return the addresses of what only the application of a step changes: the parameters that
+        optimizers have, and the optimizers' state for them."""
+        optimizers = [
+            one
+            for one in (self.optimizer, *self.extra.values())
+            if isinstance(one, torch.optim.Optimizer)
+        ]
+        found = set()
+        for optimizer in optimizers:
+            for parameter, state in optimizer.state.items():
+                held = [parameter, *(state.values() if isinstance(state, dict) else ())]
+                found |= {one.data_ptr() for one in held if isinstance(one, torch.Tensor)}
+            for group in optimizer.param_groups:
+                found |= {parameter.data_ptr() for parameter in group["params"]}
+        return frozenset(found)
 
     def give_generators(self, state: Mapping[str, Any]) -> None:
         """To the rank that saved them. Others keep what their script seeded: alike ones would drop
         out alike."""
         torch.set_rng_state(state["rng"]["cpu"])
-        if "cuda" in state["rng"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state(state["rng"]["cuda"])
+        if "cuda" in state["rng"] and (gpu := self._gpu()) is not None:
+            torch.cuda.set_rng_state(state["rng"]["cuda"], gpu)
 
     def compare_model(self, found: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
         """Raises MismatchError unless these are the shapes and dtypes of the model's state."""

@@ -190,6 +190,7 @@ class ElasticLoop:
             resume_from=resume_from,
             storage_patience=storage_patience,
             before_save=self._save_split if self._split else None,
+            overlaps=True,
         )
         self._feed = StateFeed(
             self.link,
@@ -369,6 +370,7 @@ class ElasticLoop:
 
     def _apply_step(self) -> None:
         guard, collectives = self._guard, self._member.collectives()
+        self.checkpointer.before_apply()
         self._half_applied = guard.applying = True
         try:
             self._apply()
@@ -431,6 +433,7 @@ class ElasticLoop:
             return False
         if order is Order.ABORTED:
             return True
+        checkpointer.settle()
         if self.link.commit_wanted and not self._attempt(partial(checkpointer.commit, stored=True)):
             return True
         if not self._attempt(partial(self._hand_over, order is Order.LEAVE)):

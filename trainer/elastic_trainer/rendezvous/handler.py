@@ -89,6 +89,9 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     if identity.pod_index == 0 and identity.may_host:
         coordinator.ensure()
 
+    # NCCL's watchdog ends a worker for a lost peer. Told "1", as torchrun would, it ends the
+    # collectives first, so that the worker may still apply what they left, and save it.
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from elastic_trainer.agent.agent import Agent
     from elastic_trainer.link.worker_link import ROUND_VARIABLE, SOCKET_VARIABLE

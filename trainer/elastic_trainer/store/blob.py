@@ -17,8 +17,8 @@ from __future__ import annotations
 import collections
 import io
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -56,10 +56,21 @@ class Blob:
     size: int
     """Bytes of the tensors' part, padding included."""
 
-    def write(self, target: torch.Tensor) -> None:
-        """Copies the tensors' part to the beginning of `target` (uint8), with torch's threads."""
+    def write(self, target: torch.Tensor, *, waits: bool = True) -> None:
+        """Copies the tensors' part to the beginning of `target` (uint8), with torch's threads.
+
+        Args:
+            waits: for devices that copy by themselves.
+        """
         for offset, piece in self.pieces():
-            target[offset : offset + piece.numel()].copy_(piece)
+            target[offset : offset + piece.numel()].copy_(piece, non_blocking=not waits)
+
+    def parted(self, addresses: Collection[int]) -> tuple[Blob, Blob]:
+        """Return the blob with those of its tensors that begin at these addresses, and with the
+        others."""
+        chosen = tuple(one for one in self.tensors if one[1].data_ptr() in addresses)
+        others = tuple(one for one in self.tensors if one[1].data_ptr() not in addresses)
+        return replace(self, tensors=chosen), replace(self, tensors=others)
 
     def pieces(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Yields offset and bytes (uint8, on the tensor's own device) of each tensor, in order.

@@ -121,12 +121,26 @@ class Slot:
 
     def write(self, label: Label, blob: Blob) -> None:
         """Raises SlotError as `prepare`; what the slot held is lost then only if it was smaller."""
-        start = _payload_start(label.skeleton)
+        blob.write(self.open(label, blob.skeleton))
+        self.close(label)
+
+    @property
+    def memory(self) -> torch.Tensor:
+        """Return all of the slot's memory, as it is mapped now."""
+        return self._bytes
+
+    def open(self, label: Label, skeleton: bytes) -> torch.Tensor:
+        """Write all of a state but its tensors, and return the place for these; who has filled it
+        calls `close`. Raises SlotError as `write`."""
         self.prepare(label.payload)
         assert self._map is not None
         self._map[:PAYLOAD] = bytes(PAYLOAD)
-        self._map[PAYLOAD : PAYLOAD + len(blob.skeleton)] = blob.skeleton
-        blob.write(self._bytes[start:])
+        self._map[PAYLOAD : PAYLOAD + len(skeleton)] = skeleton
+        return self._bytes[_payload_start(label.skeleton) :]
+
+    def close(self, label: Label) -> None:
+        """Label what was written since `open`: it is whole."""
+        assert self._map is not None
         body = json.dumps(asdict(label)).encode()
         head = _LENGTH.pack(len(body)) + body
         head += xxhash.xxh3_128_digest(head)
@@ -310,6 +324,12 @@ class Slots:
             SlotError: there is no room; the newest state is as it was.
         """
         return self._put(label.training, lambda slot: slot.write(label, blob))
+
+    def open(self, label: Label, skeleton: bytes) -> tuple[Slot, torch.Tensor]:
+        """Choose a slot as `write`, and return it with what its `open` returns."""
+        places = []
+        slot = self._put(label.training, lambda one: places.append(one.open(label, skeleton)))
+        return slot, places[-1]
 
     def copy(self, training: str, size: int, fill: Callable[[torch.Tensor], None]) -> Slot:
         """Write another slot's content, as Slot.copy does."""

@@ -1,0 +1,181 @@
+"""A save that training goes on beside holds the step that it was begun after, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from elastic_trainer.checkpoint import checkpointer as checkpointer_module
+from elastic_trainer.checkpoint.checkpointer import Checkpointer
+from elastic_trainer.checkpoint.memory import Memory
+from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.store.copier import Copier, Copy, GpuCopier, HostCopier, copier_of
+from elastic_trainer.store.slot import Slots
+from torch.utils.data import TensorDataset
+
+from tests.elastic_trainer.checkpoint.test_checkpoint_memory import SealingLink
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+class LazyCopy:
+    """A copy that the device comes to as late as it may: when something has to come after it."""
+
+    def __init__(self, copy: Callable[[], None]) -> None:
+        self._copy: Callable[[], None] | None = copy
+
+    def done(self) -> bool:
+        return self._copy is None
+
+    def wait(self) -> None:
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            copy()
+
+    def precede(self) -> None:
+        self.wait()
+
+    def seconds(self) -> float:
+        return 1.0
+
+
+class LazyCopier:
+    def __init__(self) -> None:
+        self.pinned: list[str] = []
+
+    def pin(self, name: str, memory: torch.Tensor) -> None:
+        assert len(memory)
+        self.pinned.append(Path(name).name)
+
+    def start(self, copy: Callable[[], None]) -> Copy:
+        return LazyCopy(copy)
+
+
+class Training:
+    """A loop that saves each step, with buffers that a forward moves."""
+
+    def __init__(self, folder: Path, copier: Copier, device: str = "cpu") -> None:
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1)
+        ).to(device)
+        self.device = device
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.05)
+        values = torch.linspace(-1, 1, 150).reshape(50, 3)
+        self.data = ElasticDataset(
+            TensorDataset(values, values.sum(1, keepdim=True)),
+            **{"batch_size": 4, "epochs": 9, "group": ProcessGroup()},
+        )
+        self.link = SealingLink()
+        (folder / "slots").mkdir(parents=True)
+        self.slots = Slots(folder / "slots", 0)
+        self.checkpointer = Checkpointer(
+            folder / "commits",
+            model=self.net,
+            optimizer=self.optimizer,
+            data=self.data,
+            link=self.link,
+            memory=Memory(folder / "slots", self.link, copier=copier),
+            every=1,
+            overlaps=True,
+        )
+        self.after: dict[int, dict[str, Any]] = {}
+        """By step, what the model and its optimizer were then."""
+
+    def train(self, steps: int, between: Callable[[int], object] = lambda step: None) -> None:
+        batches = iter(self.data)
+        for _ in range(steps):
+            inputs, wanted = (one.to(self.device) for one in next(batches))
+            self.optimizer.zero_grad()
+            torch.nn.functional.mse_loss(self.net(inputs), wanted).backward()
+            between(self.data.steps)
+            self.checkpointer.before_apply()
+            self.optimizer.step()
+            self.data.applied()
+            self.after[self.data.steps] = self.state()
+            self.checkpointer.save_if_due()
+        batches.close()
+
+    def state(self) -> dict[str, Any]:
+        model = {name: one.clone() for name, one in self.net.state_dict().items()}
+        moments = [one["exp_avg"].clone() for one in self.optimizer.state.values()]
+        return {"model": model, "moments": moments}
+
+    def saved(self) -> dict[int, dict[str, Any]]:
+        found = {}
+        for slot, label in self.slots.sealed().items():
+            state = slot.read()
+            moments = [one["exp_avg"] for one in state["optimizer"]["state"].values()]
+            found[label.step] = {"model": dict(state["model"]), "moments": moments}
+        return found
+
+
+def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    models = zip(one["model"].values(), other["model"].values(), strict=True)
+    moments = zip(one["moments"], other["moments"], strict=True)
+    return all(a.cpu().equal(b.cpu()) for a, b in (*models, *moments))
+
+
+@pytest.fixture(autouse=True)
+def small_states_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpointer_module, "OVERLAP_BYTES", 0)
+
+
+def test_a_copy_that_comes_late_holds_the_step_it_was_begun_after(tmp_path: Path) -> None:
+    copier = LazyCopier()
+    training = Training(tmp_path, copier)
+    training.train(4)
+    assert 4 not in training.saved(), "its copy has not begun"
+    assert alike(training.saved()[3], training.after[3]), "though step 4's forward moved buffers"
+    training.checkpointer.settle()
+    assert sorted(training.saved()) == [3, 4]
+    assert alike(training.saved()[4], training.after[4])
+    assert [one.step for one in training.link.told] == [1, 2, 3, 4]
+    assert set(copier.pinned) >= {"rank-0-0", "rank-0-1"}
+
+
+def test_weights_that_a_script_changes_beside_apply_spoil_no_save(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    training = Training(tmp_path, LazyCopier())
+
+    def clamp(step: int) -> None:
+        if step == 2:
+            with torch.no_grad():
+                training.net[0].weight.clamp_(-0.01, 0.01)
+
+    training.train(3, between=clamp)
+    assert "copy of step 2 in memory isn't used" in caplog.text
+    assert sorted(training.saved()) == [1]
+    training.checkpointer.commit(stored=False)
+    assert alike(training.saved()[3], training.after[3])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_devices_own_copier_saves_each_step_whole(tmp_path: Path, device: str) -> None:
+    copier = copier_of(torch.nn.Linear(1, 1).to(device))
+    assert isinstance(copier, HostCopier if device == "cpu" else GpuCopier)
+    training = Training(tmp_path, copier, device)
+    for _ in range(5):
+        training.train(2)
+        training.checkpointer.settle()
+        step = training.data.steps
+        assert alike(training.saved()[step], training.after[step])
+
+
+def test_an_error_of_the_copy_is_raised_where_it_is_waited_for(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    copy = HostCopier().start(fail)
+    with pytest.raises(ValueError, match="no"):
+        copy.precede()
+
+
+def test_models_on_several_devices_or_of_another_kind_are_copied_at_once() -> None:
+    parts = torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, device="meta")])
+    assert copier_of(parts) is None
