@@ -9,8 +9,8 @@ MOVIELENS := build/movielens
 INTEGRATIONS := build/integrations
 SITE := build/site-tools
 
-.PHONY: help demo check test test-integrations e2e controlplane neighbours sdk lint bench experiments \
-  movielens proto requirements release chart-check monitoring site clean
+.PHONY: help demo check test test-gpu test-integrations e2e controlplane neighbours sdk lint bench \
+  experiments movielens proto requirements release chart-check monitoring site clean
 
 help: ## says what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,10 @@ check: lint ## before each commit: lint, types and the tests that start no proce
 
 test: .venv/ready $(SDK)/ready $(SITE)/ready ## every test, the end-to-end ones on the embedded cluster included
 	$(PYTEST)
+
+# One GPU is enough, as NCCL (2.30 at least) lets ranks share it; without any they are skipped.
+test-gpu: .venv/ready ## the trainer's tests on CUDA and NCCL, on a machine with a GPU
+	$(BIN)/python -m pytest -m gpu -rs -v tests
 
 # With Hugging Face's, Lightning's and torchdata's libraries.
 test-integrations: $(INTEGRATIONS)/ready ## the tests of the optional extras, in an environment of their own

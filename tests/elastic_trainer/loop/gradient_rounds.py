@@ -1,6 +1,7 @@
 """A rank of a training whose world changes again and again, as a script for TorchProcess.
 
-    argv: device, number of this process, of all, the seed, the port for all, a port for each round
+    argv: device, back end of torch.compile (empty: none), number of this process, of all, the seed,
+    the port for all, a port for each round
 
 After each change the gradients that the ranks agree on are compared with those of one process that
 has the whole global batch. Prints the largest difference and what was seen.
@@ -20,12 +21,14 @@ from elastic_trainer.loop.device_collectives import collectives_of
 from elastic_trainer.loop.round_member import RoundMember, data_parallel
 from elastic_trainer.ranks.process_group import ProcessGroup
 
-device = sys.argv[1]
-me, processes, seed, common, *ports = (int(argument) for argument in sys.argv[2:])
+device, backend = sys.argv[1:3]
+me, processes, seed, common, *ports = (int(argument) for argument in sys.argv[3:])
 torch.set_num_threads(1)
 torch.manual_seed(0)
 inputs = torch.randn(1300, 6)
 net = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.Tanh(), torch.nn.Linear(9, 1)).to(device)
+if backend:
+    net.compile(backend=backend)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
 data = ElasticDataset(
     TensorDataset(inputs, inputs.prod(1, keepdim=True)), global_batch=13, batch_size=4, epochs=9

@@ -43,7 +43,11 @@ folder = Path(sys.argv[1])
 torch.set_num_threads(1)
 torch.manual_seed(0)
 inputs = torch.randn({SAMPLES}, 8)
+device = os.environ.get("TEST_DEVICE", "cpu")
+if device == "cuda":  # each pod has its own, or shares one
+    device += f":{{int(os.environ['VOLCANO_ELASTIC_POD_INDEX']) % torch.cuda.device_count()}}"
 net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 1))
+net.to(device)
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 data = ElasticDataset(
     TensorDataset(inputs, inputs.sum(1, keepdim=True)),
@@ -57,6 +61,7 @@ loop = ElasticLoop(
 log = open(folder / f"steps-{{os.getpid()}}", "a", buffering=1)
 for x, y in loop:
     with loop.step():
+        x, y = x.to(device), y.to(device)
         (loop.weight * torch.nn.functional.mse_loss(loop.model(x), y)).backward()
         enough = torch.tensor(float((folder / "enough").exists()))
         torch.distributed.all_reduce(enough)  # so that all ranks end alike
@@ -71,8 +76,11 @@ if loop.rank == 0:
 """
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Job]:
+    monkeypatch.setenv("TEST_DEVICE", request.param)
     job = Job(tmp_path, SCRIPT)
     yield job
     job.close()

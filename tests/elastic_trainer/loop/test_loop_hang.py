@@ -16,7 +16,7 @@ from tests.elastic_trainer.torchrun_job import Job, children
 pytestmark = pytest.mark.process
 
 SCRIPT = """
-import sys, time
+import ctypes, sys, time
 from pathlib import Path
 import torch
 from torch.utils.data import TensorDataset
@@ -34,6 +34,8 @@ loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data
 
 def a_lock_that_is_never_released():
     (folder / "hung").touch()
+    if (folder / "kernel").exists():
+        ctypes.PyDLL(None).sleep(3600)  # keeps the interpreter's lock, so no thread runs
     time.sleep(3600)
 
 for (x,) in loop:
@@ -85,6 +87,22 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_no_sample_is_lost(job: Jo
     # All that two agents heard of in the last of the heartbeats that carry it.
     assert spent["productive_training"] > spent_before["productive_training"] - 2 * 1000
     (job.folder / "go").touch()
+    assert job.wait(0) == 0 and job.wait(1) == 0, job.logs()
+    assert verify(job.folder / "audit", 600, 1).ok
+
+
+def test_a_rank_whose_kernel_keeps_the_interpreters_lock_is_killed_alone(job: Job) -> None:
+    """Its link can't hear that the round is over, nor abort anything."""
+    (job.folder / "kernel").touch()
+    (job.folder / "go").touch()
+    short = {"VOLCANO_ELASTIC_HANG_SECONDS": "4", "VOLCANO_ELASTIC_PATIENCE_SECONDS": "1"}
+    job.start(0, 1, environment=short)
+    first = job.until("it trains", lambda told: told["step"] > 0)["pids"]
+    told = job.until("it is ended", lambda told: bool(failed_of(1, told)))
+    assert "did not come out of round" in failed_of(1, told)["message"]
+    assert "a_lock_that_is_never_released" in failed_of(1, told)["stack"]
+    told = job.until("it goes on", lambda told: told["step"] > 45 and told["phase"] == "running")
+    assert told["pids"]["0"] == first["0"] and told["pids"]["1"] != first["1"]
     assert job.wait(0) == 0 and job.wait(1) == 0, job.logs()
     assert verify(job.folder / "audit", 600, 1).ok
 

@@ -44,6 +44,7 @@ from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.batch_clock import clock_of
 from elastic_trainer.loop.device_collectives import collectives_of
+from elastic_trainer.loop.graph_guard import refuse_captured_collectives
 from elastic_trainer.loop.guard import StepGuard
 from elastic_trainer.loop.opening import Opening
 from elastic_trainer.loop.refusal import (
@@ -232,7 +233,8 @@ class ElasticLoop:
                 )
             return
         try:
-            with self._guard.watching():
+            captured = refuse_captured_collectives(self._member.collectives)
+            with self._guard.watching(), captured:
                 yield from self._batches()
         except GeneratorExit:
             self._warn_of_uncommitted()

@@ -1,0 +1,129 @@
+"""What one GPU can show of ElasticLoop: NCCL's world of one, its abort, and copies beside work."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from elastic_trainer.store.copier import GpuCopier
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from tests.elastic_trainer.torch_process import TorchProcess
+from tests.elastic_trainer.torchrun_job import Job
+
+pytestmark = [pytest.mark.gpu, pytest.mark.process]
+
+ALONE = """
+import json, sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch.utils.data import TensorDataset
+from elastic_trainer import ElasticDataset, ElasticLoop
+
+folder = Path(sys.argv[1])
+name = Path("/proc/self/comm").read_text().strip()
+torch.manual_seed(0)
+net = torch.nn.Linear(1024, 1024).cuda()  # large enough to be copied beside the next step
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+data = ElasticDataset(TensorDataset(torch.randn(64, 1024)), batch_size=4, epochs=1)
+loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=2)
+for (x,) in loop:
+    with loop.step():
+        total = torch.ones(1, device="cuda")
+        dist.all_reduce(total)
+        (loop.weight * loop.model(x.cuda()).square().mean()).backward()
+(folder / "found.json").write_text(json.dumps({
+    "started": name,
+    "steps": loop.steps,
+    "backends": dist.get_backend_config() if dist.is_initialized() else "",
+    "total": total.item(),
+    "pinned": len(loop.checkpointer._memory._copier._pinned),
+    "finite": all(one.isfinite().all().item() for one in net.parameters()),
+}))
+"""
+
+
+def test_a_world_of_one_trains_by_nccl_from_a_warm_start_with_pinned_copies(tmp_path: Path) -> None:
+    import json
+
+    job = Job(tmp_path, ALONE, nodes="1")
+    try:
+        job.start(0)
+        assert job.wait(0) == 0, job.logs()
+    finally:
+        job.close()
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["started"].startswith("ve-worker"), "the real driver leaves workers warm"
+    assert (found["steps"], found["total"], found["finite"]) == (16, 1.0, True)
+    assert found["pinned"] >= 2
+    assert "cold" not in (tmp_path / "agent-0.log").read_text()
+
+
+STUCK = """
+import sys, threading, time, types
+import torch
+import torch.distributed as dist
+from elastic_trainer.link.message import Place
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop.device_collectives import NcclCollectives
+from elastic_trainer.loop.round_member import RoundMember
+from elastic_trainer.ranks.process_group import ProcessGroup
+
+rank, port, devices = (int(argument) for argument in sys.argv[1:])
+device = torch.device("cuda", rank % devices)
+torch.cuda.set_device(device)
+member = RoundMember()
+member._device = NcclCollectives(device)
+member._connect(WorkerLink(None), Place(1, rank, 2, "127.0.0.1", port), None)
+member.group = ProcessGroup.current()
+values = torch.ones(1 << 20, device=device)
+dist.all_reduce(values)
+member.confirm()
+print("confirmed", values[0].item(), flush=True)
+if rank == 1:
+    sys.stdin.read()  # comes to no other collective
+    sys.exit()
+threading.Timer(1.0, member.break_collectives).start()
+began = time.monotonic()
+dist.all_reduce(values)  # its kernel waits for rank 1
+ended = member._device.ended_well(dist.group.WORLD)
+print("ended well" if ended else "aborted", flush=True)
+member.disconnect(types.SimpleNamespace(agent=True))
+print("left in time" if time.monotonic() - began < 30 else "left late", flush=True)
+"""
+
+
+def test_a_kernel_that_waits_for_a_lost_rank_is_aborted_and_its_result_not_used() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=120))
+    devices = torch.cuda.device_count()
+    ranks = [TorchProcess(STUCK, rank, store.port, devices) for rank in range(2)]
+    try:
+        found = ranks[0].communicate(timeout=180)
+        assert found[0].splitlines() == ["confirmed 2.0", "aborted", "left in time"], found[1]
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+def test_a_copy_goes_on_beside_what_the_gpu_computes_by_its_own_events() -> None:
+    device = torch.device("cuda", 0)
+    copier = GpuCopier(device)
+    state = torch.ones(64 << 20, dtype=torch.uint8, device=device)
+    target = torch.zeros(64 << 20, dtype=torch.uint8)
+    copier.pin("target", target)
+    torch.cuda.synchronize(device)
+    copy = copier.start(lambda: target.copy_(state, non_blocking=True))
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    torch.cuda._sleep(2_000_000_000)  # cycles: about a second
+    ended.record()
+    copy.wait()
+    assert not ended.query(), "the copy has ended while the GPU still computes"
+    copy.precede()
+    state.zero_()
+    torch.cuda.synchronize(device)
+    assert target.eq(1).all(), "the state was changed after its copy"
+    print(f"copy {copy.seconds() * 1000:.1f} ms, beside {began.elapsed_time(ended):.0f} ms of work")
