@@ -130,7 +130,8 @@ async def pods(stage: Stage, job: DemoJob) -> dict[str, tuple[str, int]]:
 async def test_jobs_train_on_through_upgrade_and_rollback(
     fresh_control_plane: ControlPlane, previous: Path, tmp_path: Path
 ) -> None:
-    job = DemoJob("job", min=1, max=3, epochs=24, step_seconds=0.2)
+    # Slow steps: it must outlast the start of operators and tools on a busy machine.
+    job = DemoJob("job", min=1, max=3, epochs=36, step_seconds=0.5)
     newcomer = DemoJob("newcomer", min=2, max=2, epochs=1, step_seconds=0.04)
     async with (
         running(fresh_control_plane, tmp_path, operator=False) as stage,
