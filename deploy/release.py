@@ -22,9 +22,13 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from deploy.sbom import bill
+
 ROOT = Path(__file__).resolve().parents[1]
 CHANGELOG = "CHANGELOG.md"
 CHART, KREW = "deploy/chart", "deploy/krew"
+IMAGES = {"volcano-elastic": "operator", "volcano-elastic-trainer": "trainer"}
+"""By the distribution in it, which of deploy/*-requirements.txt pins what else is."""
 VERSIONED: Mapping[str, str] = {
     "pyproject.toml": r'(?m)^version = "(.*)"$',
     "trainer/pyproject.toml": r'(?m)^version = "(.*)"$',
@@ -144,6 +148,16 @@ def pack_plugin(source: Path, out: Path, version: str, moment: int, url: str) ->
     return [made, manifest]
 
 
+def write_bills(source: Path, out: Path, version: str, moment: int) -> list[Path]:
+    """Write each image's bill of materials."""
+    made = []
+    for name, image in IMAGES.items():
+        requirements = (source / "deploy" / f"{image}-requirements.txt").read_text()
+        made.append(out / f"{name}-{version}.cdx.json")
+        made[-1].write_text(bill(name, version, requirements, moment))
+    return made
+
+
 def _pack(made: Path, files: Mapping[str, Path], moment: int) -> Path:
     """Write an archive that is the same each time."""
     with (
@@ -201,6 +215,7 @@ def release(root: Path, version: str, out: Path, today: date, url: str = "") -> 
             shutil.copyfile(wheel, place)
         made.append(pack_chart(source, out, version, moment))
         made += pack_plugin(source, out, version, moment, url)
+        made += write_bills(source, out, version, moment)
     digests = "".join(f"{_sha256(one)}  {one.name}\n" for one in made)
     (out / "SHA256SUMS").write_text(digests)
     for name, text in new.items():

@@ -116,6 +116,8 @@ def test_a_release_is_both_wheels_the_chart_and_a_tag(clone: Path) -> None:
             "volcano-elastic-9.9.9.tgz",
             "kubectl-elastic-9.9.9.tar.gz",
             "elastic.yaml",
+            "volcano-elastic-9.9.9.cdx.json",
+            "volcano-elastic-trainer-9.9.9.cdx.json",
             "SHA256SUMS",
         }
     )
