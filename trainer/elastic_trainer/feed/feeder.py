@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from elastic_trainer.feed import frame, likeness
+from elastic_trainer.feed.buffers import Buffers
 from elastic_trainer.feed.frame import Frame, FrameError, Kind
 from elastic_trainer.feed.guest import Guest, Identity
 from elastic_trainer.protocol.auth import check_token
@@ -29,6 +29,8 @@ from elastic_trainer.store.blob import Blob, lay_out
 STEPS_AHEAD = 4
 """Steps that a guest may be behind, where they have more bytes than the state: it never would be
 there."""
+STEPS_PREPARED = 2
+"""Steps for which there is memory before the first one."""
 SYNC_SECONDS = 10.0
 """For so long at most a guest may take to say what differs."""
 
@@ -52,6 +54,9 @@ class Feeder:
         self._guests: list[Guest] = []
         self._lock = threading.Lock()
         self._copying: threading.Thread | None = None
+        self._buffers = Buffers()
+        self._prepared: threading.Thread | None = None
+        """Makes memory for the first copy and steps; None: nobody needs any."""
         self._size = 0
         """Bytes of the state."""
         threading.Thread(target=self._accept, name="newcomers", daemon=True).start()
@@ -63,14 +68,22 @@ class Feeder:
             return []
         with self._lock:
             self._guests = [guest for guest in self._guests if not guest.closed]
-            return list(self._guests)
+            found = list(self._guests)
+        if not found:
+            self._buffers.clear()
+            self._prepared = None
+        return found
 
-    def passed(self, take: Callable[[], Mapping[str, Any]], identity: Identity) -> None:
-        """Between two steps: who has come since gets a copy of the state.
+    def passed(
+        self, take: Callable[[], Mapping[str, Any]], identity: Identity, step_bytes: int
+    ) -> None:
+        """Between two steps: who has come since gets a copy of the state, once there is memory for
+        it, for which no step waits.
 
         Args:
             take: returns the state, which goes on to share its memory with the model.
             identity: of the state.
+            step_bytes: of the gradients of a step.
         """
         new = [guest for guest in self.guests if guest.at is None]
         if not new:
@@ -81,10 +94,17 @@ class Feeder:
             for guest in new:
                 guest.close()
             return
+        if self._prepared is None:
+            sizes = (blob.size, *[step_bytes] * STEPS_PREPARED)
+            self._prepared = threading.Thread(target=self._prepare, args=sizes, name="memory")
+            self._prepared.daemon = True
+            self._prepared.start()
+        if self._prepared.is_alive():
+            return
         for guest in new:
             guest.at = identity
         self.wait_for_copy()
-        self._copying = threading.Thread(target=_copy, args=(blob, identity, new), name="copy")
+        self._copying = threading.Thread(target=self._copy, args=(blob, identity, new), name="copy")
         self._copying.start()
 
     def wait_for_copy(self) -> None:
@@ -105,7 +125,7 @@ class Feeder:
             return
         self.wait_for_copy()
         blob = lay_out(change())
-        copied = _memory(blob.size)
+        copied = self._buffers.take(blob.size)
         blob.write(copied)
         step = Frame(Kind.STEP, *identity, blob.skeleton, copied)
         for guest in followers:
@@ -181,6 +201,23 @@ class Feeder:
         for guest in self.guests:
             guest.close()
 
+    def _prepare(self, *sizes: int) -> None:
+        with contextlib.suppress(MemoryError):  # said when it is used
+            self._buffers.prepare(*sizes)
+
+    def _copy(self, blob: Blob, identity: Identity, guests: Sequence[Guest]) -> None:
+        try:
+            copied = self._buffers.take(blob.size)
+            blob.write(copied)
+        except Exception as error:
+            log.warning("newcomers can't have a copy of the state: %r", error)
+            for guest in guests:
+                guest.close()
+            return
+        base = Frame(Kind.BASE, *identity, blob.skeleton, copied)
+        for guest in guests:
+            guest.put(base)
+
     def _accept(self) -> None:
         while True:
             try:
@@ -203,25 +240,6 @@ class Feeder:
         guest = Guest(connection, self._moved)
         with self._lock:
             self._guests.append(guest)
-
-
-def _copy(blob: Blob, identity: Identity, guests: Sequence[Guest]) -> None:
-    try:
-        copied = _memory(blob.size)
-        blob.write(copied)
-    except Exception as error:
-        log.warning("newcomers can't have a copy of the state: %r", error)
-        for guest in guests:
-            guest.close()
-        return
-    base = Frame(Kind.BASE, *identity, blob.skeleton, copied)
-    for guest in guests:
-        guest.put(base)
-
-
-def _memory(size: int) -> torch.Tensor:
-    """Return so many bytes. Raises MemoryError where there aren't."""
-    return torch.from_numpy(np.empty(size, np.uint8))
 
 
 def patch(guest: Guest, blob: Blob, wanted: Sequence[int], identity: Identity) -> None:

@@ -16,6 +16,7 @@ import torch
 from elastic_trainer.checkpoint.model_state import ModelState
 from elastic_trainer.checkpoint.recovery import NOTHING, Identity
 from elastic_trainer.feed import frame, likeness
+from elastic_trainer.feed.buffers import Buffers
 from elastic_trainer.feed.frame import Frame, FrameError, Kind
 from elastic_trainer.feed.likeness import Likeness
 from elastic_trainer.feed.relay import GATHER_SECONDS, Relay
@@ -250,9 +251,9 @@ class Follower:
             relay.close()
 
     def _read(self, connection: socket.socket) -> None:
-        relay = self._relay
+        relay, buffers = self._relay, Buffers()
         try:
-            while (came := frame.receive(connection, self._moved)) is not None:
+            while came := frame.receive(connection, self._moved, memory=buffers.take):
                 if relay is not None:
                     relay.hand_on(came)
                 with self._changed:
@@ -262,7 +263,7 @@ class Follower:
                         return
                     self._frames.append(came)
                     self._changed.notify_all()
-        except (OSError, FrameError) as error:
+        except (OSError, FrameError, MemoryError) as error:
             log.info("the feed has ended: %s", error)
         finally:
             with self._changed:

@@ -93,13 +93,17 @@ def send(
 
 
 def receive(
-    connection: socket.socket, moved: Callable[[int], None], most: int | None = None
+    connection: socket.socket,
+    moved: Callable[[int], None],
+    most: int | None = None,
+    memory: Callable[[int], torch.Tensor] = lambda size: torch.empty(size, dtype=torch.uint8),
 ) -> Frame | None:
     """Return the next frame, for which it waits as long as it takes; None where there is none.
 
     Args:
         moved: called with the bytes of each piece.
         most: bytes of a frame; None: as it says.
+        memory: returns so many bytes (uint8) for its tensors.
 
     Raises:
         FrameError: it isn't one.
@@ -118,7 +122,7 @@ def receive(
         raise FrameError(f"expected {most} bytes at most, found {skeleton_size + size}")
     skeleton = bytearray(skeleton_size)
     _fill(connection, memoryview(skeleton))
-    tensors = torch.empty(size, dtype=torch.uint8)
+    tensors = memory(size)
     content = tensors.numpy().data
     for begin in range(0, size, PIECE):
         piece = content[begin : begin + PIECE]

@@ -88,7 +88,8 @@ class StateFeed:
     def passed(self, identity: Identity) -> None:
         """Between two steps."""
         if self._feeder is not None and self._feeder.guests:
-            self._attempt(lambda feeder: feeder.passed(self._take, identity))
+            size = sum(one.nbytes for one in self._trained())
+            self._attempt(lambda feeder: feeder.passed(self._take, identity, size))
 
     def apply(self, identity: Identity) -> None:
         """Before a step is applied that leads to this state."""

@@ -1,0 +1,49 @@
+"""Memory for frames, used again: a kernel gives new memory far more slowly than it is copied to."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+_PAGE = 4096
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Buffers:
+    """Memory is back once nobody refers to what `take` returned; in any thread."""
+
+    def __init__(self) -> None:
+        self._spare: list[Bytes] = []
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> torch.Tensor:
+        """Return so many bytes (uint8) of any content. Raises MemoryError where there aren't."""
+        with self._lock:
+            fits = [place for place, one in enumerate(self._spare) if size <= len(one) <= 2 * size]
+            found = self._spare.pop(fits[0]) if fits else None
+        whole = np.empty(size, np.uint8) if found is None else found
+        part = whole[:size]
+        if size >= _PAGE:
+            weakref.finalize(part, self._back, whole).atexit = False
+        return torch.from_numpy(part)
+
+    def prepare(self, *sizes: int) -> None:
+        """Have memory of these sizes there, and touched. Raises MemoryError where there isn't."""
+        for size in sizes:
+            made = np.empty(size, np.uint8)
+            made[::_PAGE] = 0
+            self._back(made)
+
+    def clear(self) -> None:
+        """Give back to the kernel what nobody uses."""
+        with self._lock:
+            self._spare.clear()
+
+    def _back(self, whole: Bytes) -> None:
+        with self._lock:
+            self._spare.append(whole)
