@@ -196,6 +196,7 @@ def library(folder: Path, count: int, *, busy: bool = True) -> str:
     return str(made)
 
 
+@pytest.mark.process
 def test_memory_of_all_gpus_and_their_mean_use_are_told(tmp_path: Path) -> None:
     assert Gpus(library(tmp_path, 2)).read() == GpuUsage(3 << 33, 70, 160 << 30)
     assert Gpus(library(tmp_path, 1, busy=False)).read() == GpuUsage(1 << 33, None, 80 << 30)
