@@ -1,8 +1,9 @@
 """Jobs of a year with what they use and what people guess, drawn from Philly's jobs.
 
 Queues, sizes, lengths and arrivals are the trace's: whole weeks of it, drawn with replacement. It
-has no users, images, CPU or memory, so these are made up here, as they were before any result was
-seen:
+has no users, images, CPU or memory, so these are made up here. The factors of guesses and the nodes
+were chosen with results of other draws in view, so that guesses have about the slack that was
+found elsewhere and CPUs, not GPUs alone, are short:
 
 users      a third of the root of a queue's jobs, the r-th with a share of 1 / r
 work       a user does 1 to 4 things, each with an image, a data set and a need of its own; about

@@ -27,6 +27,9 @@ from volcano_elastic.brain.history.run import PodLoad, Run
 from volcano_elastic.brain.past import Past
 
 _ZERO = datetime(2026, 1, 1, tzinfo=UTC)
+YEAR = 2
+"""The seed of the year that is printed. Seed 1's was looked at while rules of Brain and the nodes of
+this world were chosen, so its figures are no test of them."""
 _BUSY = 1.6449
 """p95 of a normal distribution, in standard deviations."""
 _WITHIN_RUN = 0.15
@@ -170,7 +173,7 @@ def section(source: Source, pictures: Path | None = None) -> str:
     weeks, share_, nodes = (52, 0.1, 10) if source.real else (4, 1.0, 4)
     most = Amounts(Cpu.cores(40), Bytes.gib(480))
     node = Node(8, most.cpu.count, most.memory.count)
-    year = draw(source, 1, weeks, share_, 4 * nodes, most)
+    year = draw(source, YEAR, weeks, share_, 4 * nodes, most)
     brain = Brain(year, most)
     ways = {
         "guesses": Guesses(year, learns=False),
