@@ -28,8 +28,8 @@ from volcano_elastic.brain.past import Past
 
 _ZERO = datetime(2026, 1, 1, tzinfo=UTC)
 YEAR = 2
-"""The seed of the year that is printed. Seed 1's was looked at while rules of Brain and the nodes of
-this world were chosen, so its figures are no test of them."""
+"""The seed of the year that is printed. Seed 1's was looked at while rules of Brain and the nodes
+of this world were chosen, so its figures are no test of them."""
 _BUSY = 1.6449
 """p95 of a normal distribution, in standard deviations."""
 _WITHIN_RUN = 0.15
