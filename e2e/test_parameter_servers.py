@@ -93,7 +93,8 @@ def _server(job: DemoJob, out: Path, index: int) -> int:
 
 
 async def _scaled(stage: Stage, job: ServedJob, servers: int) -> None:
-    """Have a ScalePlan bring servers, its end take them away, and an edit bring them again."""
+    """Have a ScalePlan bring servers, its end take them away, an edit bring them again, and bounds
+    for what their loads may change one more."""
     client = stage.recorder.jobs.client
 
     async def there(count: int) -> None:
@@ -119,6 +120,15 @@ async def _scaled(stage: Stage, job: ServedJob, servers: int) -> None:
     patch = {"spec": {"pytorchReplicaSpecs": {"PS": {"replicas": servers}}}}
     await client.patch(PYTORCHJOBS, job.name, "default", patch)
     await there(servers)
+    bounds = {"volcano-elastic.io/parameter-servers": f"{servers + 1}-{servers + 1}"}
+    await client.patch(PYTORCHJOBS, job.name, "default", {"metadata": {"annotations": bounds}})
+    await there(servers + 1)
+    status = (await client.get(PYTORCHJOBS, job.name, "default"))["status"]
+    assert status["elastic"]["servers"] == {
+        "replicas": servers + 1,
+        "insteadOf": servers,
+        "message": f"{servers + 1} to {servers + 1} may be",
+    }
 
 
 async def test_servers_come_go_and_are_killed_and_workers_shrink_while_a_job_trains(
