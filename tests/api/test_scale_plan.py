@@ -76,7 +76,7 @@ def test_pods_are_named_once_and_who_is_removed_is_not_made_anew() -> None:
 
 
 def test_dlrovers_fields_are_taken_and_named_as_not_carried_out() -> None:
-    fields: dict[str, Any] = {name: [{"name": "x"}] for name in NOT_CARRIED_OUT}
+    fields: dict[str, Any] = {"createPods": [{"name": "x"}], "psHosts": ["x:3333"]}
     assert parse(plan(**fields)).not_carried_out == tuple(NOT_CARRIED_OUT)
 
 

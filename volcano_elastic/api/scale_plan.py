@@ -108,9 +108,10 @@ class InvalidPlan(ValueError):
         self.problems = problems
 
 
+_SERVERS = next(role.label for role in known() if role.serves)
 NOT_CARRIED_OUT: Mapping[str, str] = {
     "createPods": "pods of a job are numbered, and come with its replicas",
-    "psHosts": "its hosts aren't the job's first servers: JOB-ps-0:PORT and on",
+    "psHosts": f"its hosts aren't the job's first servers: JOB-{_SERVERS}-0:PORT and on",
 }
 """Fields of DLRover's plans, and why they are not carried out."""
 
@@ -178,8 +179,7 @@ def servers_named(job: str, hosts: Iterable[str]) -> int | None:
     """Return how many parameter servers of a job the hosts name, each as HOST or HOST:PORT; None
     where they aren't its first ones: a server's place is its number."""
     names = {host.partition(":")[0].partition(".")[0] for host in hosts}
-    label = next(role.label for role in known() if role.serves)
-    first = {f"{job}-{label}-{index}" for index in range(len(names))}
+    first = {f"{job}-{_SERVERS}-{index}" for index in range(len(names))}
     return len(names) if names and names == first else None
 
 
