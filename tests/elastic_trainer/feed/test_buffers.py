@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 from elastic_trainer.feed.buffers import Buffers
 
@@ -34,3 +35,29 @@ def test_what_was_prepared_is_there() -> None:
     assert len(buffers._spare) == 1
     buffers.clear()
     assert not buffers._spare
+
+
+def test_what_comes_back_later_is_not_kept_once_nobody_follows() -> None:
+    buffers = Buffers()
+    taken = buffers.take(SIZE)
+    buffers.clear()
+    del taken
+    gc.collect()
+    assert not buffers._spare
+    buffers.prepare(SIZE)
+    assert len(buffers._spare) == 1
+
+
+def test_memory_may_come_back_in_the_midst_of_a_call() -> None:
+    buffers = Buffers()
+    taken = [buffers.take(SIZE)]
+
+    def collect() -> None:  # as a collection of garbage does, at any allocation
+        with buffers._lock:
+            taken.clear()
+            gc.collect()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive() and len(buffers._spare) == 1

@@ -257,6 +257,80 @@ def test_a_stranger_is_let_go() -> None:
     feeder.close()
 
 
+def test_who_comes_while_nobody_trains_waits_for_no_state(
+    feeder: Feeder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic_trainer.feed.feeder.AWAY_SECONDS", 0.0)
+    monkeypatch.setattr("elastic_trainer.loop.state_feed.PLACE_SECONDS", 0.0)
+    training = Training()
+    training.step(feeder)
+    training.feed._feeder = feeder
+    training.feed.sync(training.identity, broken=True)
+    timer = training.feed._sending_away
+    assert timer is not None
+    timer.join(60)
+    newcomer = Newcomer(Training(), feeder.port)
+    assert newcomer.ready.wait(60), "those that are left may wait for it"
+    assert newcomer.placed() == NOTHING
+    assert not newcomer.follower.touched
+    training.feed.placed()
+    later = Newcomer(Training(), feeder.port)
+    train_until(training, feeder, later.ready.is_set)
+    feeder.sync(training.state.take, training.identity, 60)
+    assert later.placed() == training.identity
+
+
+def test_training_goes_on_where_a_newcomer_cannot_be_helped(feeder: Feeder) -> None:
+    training = Training()
+    training.step(feeder)
+    training.feed._feeder = feeder
+    newcomer = Newcomer(Training(), feeder.port)
+    train_until(training, feeder, newcomer.ready.is_set)
+
+    def no_memory() -> Mapping[str, Any]:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    training.feed._attempt(lambda feeder: feeder.apply(no_memory, (7, training.data.steps + 1)))
+    assert newcomer.placed() == NOTHING
+
+
+def test_states_of_modules_that_are_no_tensors_are_adopted() -> None:
+    class Counting(torch.nn.Linear):
+        counts: Any = frozenset()
+
+        def get_extra_state(self) -> Any:
+            return self.counts
+
+        def set_extra_state(self, state: Any) -> None:
+            self.counts = state
+
+    trainings = [Training(), Training()]
+    for training in trainings:
+        training.model.append(Counting(1, 1))
+    trainings[0].model[-1].counts = frozenset({1, 2})
+    trainings[1].state.give(trainings[0].state.take())
+    trainings[1].model[-1].counts = frozenset()
+    trainings[1].state.adopt(trainings[0].state.take())
+    assert trainings[1].model[-1].counts == {1, 2}
+
+
+def test_a_node_keeps_no_steps_for_a_newcomer_that_takes_none() -> None:
+    place = f"test-slow-{os.getpid()}"
+    relay = Relay(place, 1, "secret")
+    with socket.socket(socket.AF_UNIX) as strange, socket.socket(socket.AF_UNIX) as silent:
+        strange.connect("\0" + place)
+        strange.sendall(b'{"feed": 1, "token": "\\ud800"}\n')  # no text, whatever the token is
+        silent.connect("\0" + place)
+        silent.sendall(frame.hello("secret"))
+        relay.gather()
+        content = torch.zeros(1 << 20, dtype=torch.uint8)
+        relay.hand_on(frame.Frame(frame.Kind.BASE, 7, 1, b"", content))
+        for step in range(2, 12):
+            relay.hand_on(frame.Frame(frame.Kind.STEP, 7, step, b"", content))
+        assert not relay._present()
+    relay.close()
+
+
 def test_one_that_takes_nothing_holds_nobody_up(
     feeder: Feeder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,10 +127,7 @@ class ModelState:
             ValueError: it was made with other data, see ElasticData.load_state_dict.
         """
         self._compare(state)
-        model = copy.copy(state["model"])
-        for name in model:
-            if name.endswith(_EXTRA_STATE_KEY_SUFFIX):  # kept by the module; the others it copies
-                model[name] = from_plain(model[name])
+        model = _given(state["model"])
         if self.sharded:
             set_model_state_dict(self.model, model)
             optimizer = from_plain(state["optimizer"])  # keeps the tensors that it loads
@@ -151,7 +148,7 @@ class ModelState:
         """
         self._compare(state)
         if not _is_live(self.model, state["model"]):
-            self.model.load_state_dict(state["model"])
+            self.model.load_state_dict(_given(state["model"]))
         _adopt_optimizer(self.optimizer, state["optimizer"])
         for name, part in self.extra.items():
             saved = state["extra"][name]
@@ -223,6 +220,15 @@ class ModelState:
                 f"the checkpoint has no extra {sorted(here - there)}: expected {sorted(here)}, "
                 f"found {sorted(there)}; start in a new folder, or leave them out"
             )
+
+
+def _given(saved: dict[str, Any]) -> dict[str, Any]:
+    """Return a module's state as its load_state_dict takes it."""
+    model = copy.copy(saved)
+    for name in model:
+        if name.endswith(_EXTRA_STATE_KEY_SUFFIX):  # kept by the module; the others it copies
+            model[name] = from_plain(model[name])
+    return model
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

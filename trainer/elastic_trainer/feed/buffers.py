@@ -19,11 +19,15 @@ class Buffers:
 
     def __init__(self) -> None:
         self._spare: list[Bytes] = []
-        self._lock = threading.Lock()
+        self._keeps = True
+        """Memory that comes back is kept."""
+        # A collection of garbage may bring memory back in the very thread that has the lock.
+        self._lock = threading.RLock()
 
     def take(self, size: int) -> torch.Tensor:
         """Return so many bytes (uint8) of any content. Raises MemoryError where there aren't."""
         with self._lock:
+            self._keeps = True
             fits = [place for place, one in enumerate(self._spare) if size <= len(one) <= 2 * size]
             found = self._spare.pop(fits[0]) if fits else None
         whole = np.empty(size, np.uint8) if found is None else found
@@ -34,16 +38,20 @@ class Buffers:
 
     def prepare(self, *sizes: int) -> None:
         """Have memory of these sizes there, and touched. Raises MemoryError where there isn't."""
+        with self._lock:
+            self._keeps = True
         for size in sizes:
             made = np.empty(size, np.uint8)
             made[::_PAGE] = 0
             self._back(made)
 
     def clear(self) -> None:
-        """Give back to the kernel what nobody uses."""
+        """Give back to the kernel what nobody uses, and what is still used once it is not."""
         with self._lock:
+            self._keeps = False
             self._spare.clear()
 
     def _back(self, whole: Bytes) -> None:
         with self._lock:
-            self._spare.append(whole)
+            if self._keeps:
+                self._spare.append(whole)

@@ -31,6 +31,8 @@ STEPS_AHEAD = 4
 there."""
 STEPS_PREPARED = 2
 """Steps for which there is memory before the first one."""
+AWAY_SECONDS = 2.0
+"""For so long who comes while nobody trains waits for the next round to begin."""
 SYNC_SECONDS = 10.0
 """For so long at most a guest may take to say what differs."""
 
@@ -53,12 +55,15 @@ class Feeder:
         self.port = int(self._listener.getsockname()[1])
         self._guests: list[Guest] = []
         self._lock = threading.Lock()
+        self._welcomed = threading.Condition(self._lock)
         self._copying: threading.Thread | None = None
         self._buffers = Buffers()
         self._prepared: threading.Thread | None = None
         """Makes memory for the first copy and steps; None: nobody needs any."""
         self._size = 0
         """Bytes of the state."""
+        self._away = self._closed = False
+        """Whoever comes is sent away, soon or at once."""
         threading.Thread(target=self._accept, name="newcomers", daemon=True).start()
 
     @property
@@ -176,6 +181,7 @@ class Feeder:
 
     def go_on_from(self, identity: Identity) -> None:
         """Send away who follows another state than the one that training goes on from."""
+        self.welcome()
         for guest in self.guests:
             if guest.at not in (None, identity):
                 guest.close()
@@ -187,14 +193,25 @@ class Feeder:
             guest.close()
 
     def send_unready_away(self) -> None:
-        """Nobody trains just now, so that nobody could follow; in any thread."""
+        """Nobody trains just now, so that nobody could follow, until `welcome`; in any thread."""
+        with self._lock:
+            self._away = True
         for guest in self.guests:
             if not guest.ready:
                 guest.close()
 
+    def welcome(self) -> None:
+        """Others train soon: who comes may follow."""
+        with self._welcomed:
+            self._away = False
+            self._welcomed.notify_all()
+
     def close(self) -> None:
         """The state may be changed by others from now on."""
         self.wait_for_copy()
+        with self._welcomed:
+            self._closed = True
+            self._welcomed.notify_all()
         with contextlib.suppress(OSError):  # else the thread would go on to wait there
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -233,13 +250,16 @@ class Feeder:
             refusal = check_token(self._token, frame.read_hello(connection))
             if refusal is not None:
                 raise FrameError(refusal)
-        except (OSError, FrameError) as error:
+        except (OSError, FrameError, ValueError) as error:
             log.warning("refused who wanted to follow: %s", error)
             connection.close()
             return
-        guest = Guest(connection, self._moved)
-        with self._lock:
-            self._guests.append(guest)
+        with self._welcomed:
+            self._welcomed.wait_for(lambda: self._closed or not self._away, AWAY_SECONDS)
+            if not self._closed and not self._away:
+                self._guests.append(Guest(connection, self._moved))
+                return
+        connection.close()  # else it would wait for a state, and the others perhaps for it
 
 
 def patch(guest: Guest, blob: Blob, wanted: Sequence[int], identity: Identity) -> None:

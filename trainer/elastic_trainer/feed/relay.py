@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from elastic_trainer.feed import frame
-from elastic_trainer.feed.feeder import patch
+from elastic_trainer.feed.feeder import STEPS_AHEAD, patch
 from elastic_trainer.feed.frame import Frame, FrameError, Kind
 from elastic_trainer.feed.guest import Guest
 from elastic_trainer.protocol.auth import check_token
@@ -37,6 +37,8 @@ class Relay:
     def __init__(self, address: str, expected: int, token: str) -> None:
         self._expected, self._token = expected, token
         self._guests: list[Guest] = []
+        self._size = 0
+        """Bytes of the state."""
         self._came = threading.Condition()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -57,8 +59,13 @@ class Relay:
 
     def hand_on(self, came: Frame) -> None:
         """In the thread that follows."""
+        if came.kind is Kind.BASE:
+            self._size = came.size
         if came.kind in _HANDED_ON:
             for guest in self._present():
+                if guest.waiting > max(2 * self._size, STEPS_AHEAD * came.size):
+                    log.warning("one of this node's newcomers can't keep up with the steps")
+                    guest.close()
                 guest.put(came)
 
     def serve(self, blob: Blob, said: Frame) -> None:
@@ -114,7 +121,7 @@ class Relay:
                 refusal = check_token(self._token, frame.read_hello(connection))
                 if refusal is not None:
                     raise FrameError(refusal)
-            except (OSError, FrameError) as error:
+            except (OSError, FrameError, ValueError) as error:
                 log.warning("refused who wanted to follow: %s", error)
                 connection.close()
                 continue

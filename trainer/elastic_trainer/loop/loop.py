@@ -23,6 +23,7 @@ that communicates is refused, and one that fails half way ends the process.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -237,6 +238,8 @@ class ElasticLoop:
             with self._guard.watching(), captured:
                 yield from self._batches()
         except GeneratorExit:
+            if not sys.is_finalizing():  # else the copy's thread is gone
+                self.checkpointer.settle()
             self._warn_of_uncommitted()
             raise
         finally:
@@ -390,11 +393,12 @@ class ElasticLoop:
 
     def _replay(self) -> None:
         """Apply a step that others have made, before this process joins them."""
-        self._guard.applying = True
+        # An apply that writes a file as rank 0 is not to do so here.
+        self._guard.applying, self.rank = True, -1
         try:
             self._apply()
         finally:
-            self._guard.applying = False
+            self._guard.applying, self.rank = False, 0
 
     def _undo_step(self) -> None:
         self._take_back()

@@ -99,13 +99,15 @@ class StateFeed:
     def sync(self, identity: Identity, *, broken: bool) -> None:
         """As the round ends."""
         feeder = self._feeder
-        if feeder is None or not feeder.guests:
+        if feeder is None:
             return
-        if identity not in (NOTHING, self._synced):
-            self._synced = identity
-            seconds = BROKEN_SECONDS if broken else float("inf")
-            self._attempt(lambda feeder: feeder.sync(self._take, identity, seconds))
-        feeder.wait_for_copy()  # the next round may bring another state
+        if feeder.guests:
+            if identity not in (NOTHING, self._synced):
+                self._synced = identity
+                seconds = BROKEN_SECONDS if broken else float("inf")
+                self._attempt(lambda feeder: feeder.sync(self._take, identity, seconds))
+            feeder.wait_for_copy()  # the next round may bring another state
+        # Newcomers that were told of this process before may come only now.
         if self._sending_away is None:
             timer = threading.Timer(PLACE_SECONDS, feeder.send_unready_away)
             timer.daemon = True
@@ -117,6 +119,8 @@ class StateFeed:
         if self._sending_away is not None:
             self._sending_away.cancel()
             self._sending_away = None
+        if self._feeder is not None:
+            self._feeder.welcome()
 
     def go_on_from(self, identity: Identity) -> None:
         """The round begins with that state."""
@@ -136,7 +140,7 @@ class StateFeed:
         assert self._feeder is not None
         try:
             feed(self._feeder)
-        except (ValueError, MemoryError) as error:  # such as gradients that aren't dense
+        except Exception as error:  # gradients that aren't dense, no memory (torch's RuntimeError)
             log.warning("newcomers can't follow this training: %s", error)
             self._feeder.wait_for_copy()
             self._feeder.send_away()
