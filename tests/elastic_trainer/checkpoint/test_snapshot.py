@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,15 @@ class LazyCopy:
 class LazyCopier:
     def __init__(self) -> None:
         self.pinned: list[str] = []
+        self.copies: list[Copy] = []
 
     def pin(self, name: str, memory: torch.Tensor) -> None:
         assert len(memory)
         self.pinned.append(Path(name).name)
 
     def start(self, copy: Callable[[], None]) -> Copy:
-        return LazyCopy(copy)
+        self.copies.append(LazyCopy(copy))
+        return self.copies[-1]
 
 
 class Training:
@@ -150,9 +153,57 @@ def test_weights_that_a_script_changes_beside_apply_spoil_no_save(
 
     training.train(3, between=clamp)
     assert "copy of step 2 in memory isn't used" in caplog.text
-    assert sorted(training.saved()) == [1]
+    assert sorted(training.saved()) == [1, 3]
     training.checkpointer.commit(stored=False)
     assert alike(training.saved()[3], training.after[3])
+
+
+def test_weights_that_each_forward_changes_are_saved_nevertheless(tmp_path: Path) -> None:
+    training = Training(tmp_path, LazyCopier())
+
+    def renormalize(_: int) -> None:  # as an embedding's max_norm does
+        with torch.no_grad():
+            training.net[0].weight.mul_(0.99)
+
+    training.train(4, between=renormalize)
+    assert sorted(training.saved())[-2:] == [3, 4]
+    assert alike(training.saved()[4], training.after[4])
+
+
+def test_weights_that_are_replaced_for_an_evaluation_spoil_no_save(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copier = LazyCopier()
+    training = Training(tmp_path, copier)
+
+    def evaluate(step: int) -> None:  # as libraries do with averages: torch counts no change
+        if step == 2:
+            weights = [one.data.clone() for one in training.net.parameters()]
+            for one in training.net.parameters():
+                one.data.copy_(one.data * 0.9)
+            copier.copies[-1].wait()
+            for one, before in zip(training.net.parameters(), weights, strict=True):
+                one.data.copy_(before)
+
+    training.train(3, between=evaluate)
+    assert "copy of step 2 in memory isn't used" in caplog.text
+    assert all(alike(state, training.after[step]) for step, state in training.saved().items())
+    assert 3 in training.saved()
+
+
+def test_a_process_that_ends_by_an_error_leaves_what_it_was_saving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_exit: list[Callable[[], None]] = []
+    monkeypatch.setattr(
+        checkpointer_module.atexit, "register", lambda *given: at_exit.append(partial(*given))
+    )
+    training = Training(tmp_path, LazyCopier())
+    training.train(2)
+    assert 2 not in training.saved()
+    for function in at_exit:
+        function()
+    assert alike(training.saved()[2], training.after[2])
 
 
 @pytest.mark.parametrize("device", DEVICES)

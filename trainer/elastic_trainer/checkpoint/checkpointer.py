@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -177,6 +178,8 @@ class Checkpointer:
         self._overlaps = overlaps and replicated and copier is not None
         self._snapshot: Snapshot | None = None
         """The save to memory that is under way."""
+        if self._overlaps:
+            atexit.register(_settle_at_exit, weakref.ref(self))
         self._shards: Shards | None = None
         if self._state.sharded:
             mirror = self._memory.mirror if self._memory is not None else None
@@ -338,9 +341,11 @@ class Checkpointer:
         if whole:
             self._tell(snapshot.slot, snapshot.label)
             return
+        self._overlaps = False  # else a forward that changes weights would let none be saved
         log.warning(
             "the copy of step %d in memory isn't used, as weights or moments were changed between "
-            "that step and the next one's application: change them in apply",
+            "that step and the next one's application, and training waits for all later copies: "
+            "change them in apply",
             snapshot.label.step,
         )
         if self.saved == snapshot.label.step:
@@ -619,3 +624,13 @@ class Checkpointer:
             claim=self._restorer.token,
             retry_seconds=self._patience,
         )
+
+
+def _settle_at_exit(found: weakref.ref[Checkpointer]) -> None:
+    """An error of the script's ends the process: what was being saved is saved all the same."""
+    checkpointer = found()
+    if checkpointer is not None:
+        try:
+            checkpointer.settle()
+        except Exception as error:  # it says nothing of why the process ends
+            log.warning("the last save to memory has failed: %r", error)
