@@ -13,6 +13,8 @@ from elastic_trainer.checkpoint import checkpointer as checkpointer_module
 from elastic_trainer.checkpoint.checkpointer import Checkpointer
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop.loop import ElasticLoop
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.copier import Copier, Copy, GpuCopier, HostCopier, copier_of
 from elastic_trainer.store.slot import Slots
@@ -189,6 +191,33 @@ def test_weights_that_are_replaced_for_an_evaluation_spoil_no_save(
     assert "copy of step 2 in memory isn't used" in caplog.text
     assert all(alike(state, training.after[step]) for step, state in training.saved().items())
     assert 3 in training.saved()
+
+
+def test_a_save_is_told_of_before_the_ranks_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = SealingLink()
+    monkeypatch.setattr(WorkerLink, "from_environment", lambda **_: link)
+    (tmp_path / "slots").mkdir()
+    net = torch.nn.Linear(1, 1)
+    values = TensorDataset(torch.ones(8, 1))
+    loop = ElasticLoop(
+        tmp_path / "commits",
+        model=net,
+        optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+        data=ElasticDataset(values, batch_size=1, epochs=1),
+        every=1,
+    )
+    loop.checkpointer._memory = Memory(tmp_path / "slots", link, copier=LazyCopier())
+    batches = iter(loop)
+    (inputs,) = next(batches)
+    with loop.step():
+        loop.model(inputs).sum().backward()
+    next(batches)
+    assert not link.told, "the copy has not ended"
+    loop._disconnect()  # a peer is lost: who was rank 0 may not be there in the next round
+    assert [one.step for one in link.told] == [1]
+    batches.close()
 
 
 def test_a_process_that_ends_by_an_error_leaves_what_it_was_saving(

@@ -510,6 +510,8 @@ class ElasticLoop:
     def _disconnect(self) -> None:
         """Out of the round; the state stays as it is."""
         self._broken = True
+        # As what it is in this round: in the next one another rank may be the one that stores.
+        self.checkpointer.settle()
         self._feed.sync(self._identity, broken=True)
         self.model = self.module
         self._member.disconnect(self.link)
