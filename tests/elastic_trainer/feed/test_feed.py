@@ -243,6 +243,16 @@ def test_a_small_state_is_not_followed() -> None:
     feeder.close()
 
 
+def test_nobody_follows_where_that_would_take_the_trainers_memory() -> None:
+    feeder = Feeder("127.0.0.1", "", 0, lambda _: None, free=lambda: 100)
+    training = Training()
+    newcomer = Newcomer(Training(), feeder.port)
+    train_until(training, feeder, newcomer.ready.is_set)
+    assert newcomer.placed() == NOTHING
+    assert not newcomer.follower.touched
+    feeder.close()
+
+
 def test_a_stranger_is_let_go() -> None:
     feeder = Feeder("127.0.0.1", "secret", 0, lambda _: None)
     training = Training()

@@ -23,6 +23,7 @@ from elastic_trainer.feed import frame, likeness
 from elastic_trainer.feed.buffers import Buffers
 from elastic_trainer.feed.frame import Frame, FrameError, Kind
 from elastic_trainer.feed.guest import Guest, Identity
+from elastic_trainer.feed.room import free_memory
 from elastic_trainer.protocol.auth import check_token
 from elastic_trainer.store.blob import Blob, lay_out
 
@@ -47,9 +48,18 @@ class Feeder:
         token: the job's; empty: whoever can reach it may come.
         least: bytes of a state below which it isn't worth it, so that newcomers are sent away.
         moved: called with the bytes of each piece that was sent, in a thread.
+        free: returns the bytes of memory that may still be used.
     """
 
-    def __init__(self, host: str, token: str, least: int, moved: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        host: str,
+        token: str,
+        least: int,
+        moved: Callable[[int], None],
+        free: Callable[[], int] = free_memory,
+    ) -> None:
+        self._free = free
         self._token, self._least, self._moved = token, least, moved
         self._listener = socket.create_server((host, 0))
         self.port = int(self._listener.getsockname()[1])
@@ -100,6 +110,16 @@ class Feeder:
                 guest.close()
             return
         if self._prepared is None:
+            needed = blob.size + max(2 * blob.size, STEPS_AHEAD * step_bytes)
+            if self._free() < needed:  # whoever takes more is killed
+                log.warning(
+                    "a newcomer gets the state when it joins, as copies of it and of steps may "
+                    "take %d bytes of memory, and %d are free",
+                    *(needed, self._free()),
+                )
+                for guest in new:
+                    guest.close()
+                return
             sizes = (blob.size, *[step_bytes] * STEPS_PREPARED)
             self._prepared = threading.Thread(target=self._prepare, args=sizes, name="memory")
             self._prepared.daemon = True
