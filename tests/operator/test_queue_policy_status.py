@@ -12,6 +12,7 @@ import yaml
 from tests.operator.process import ROOT
 from volcano_elastic.api.brain_mode import BrainMode
 from volcano_elastic.api.queue_policy import (
+    Cordon,
     Diverged,
     ForOtherQueues,
     ForPods,
@@ -240,6 +241,7 @@ def test_the_schema_and_the_typed_view_name_the_same_choices() -> None:
         "shrink.forOtherQueues": list(ForOtherQueues),
         "shrink.forPods": list(ForPods),
         "nodes.leave": list(LeaveNodes),
+        "nodes.cordon": list(Cordon),
         "nodes.stragglers": list(Stragglers),
         "nodes.diverged": list(Diverged),
         "brain.mode": list(BrainMode),
