@@ -16,7 +16,15 @@ from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.loop import ElasticLoop
 from elastic_trainer.ranks.process_group import ProcessGroup
-from elastic_trainer.store.copier import Copier, Copy, GpuCopier, HostCopier, copier_of
+from elastic_trainer.store.copier import (
+    OVERLAP_VARIABLE,
+    Copier,
+    Copy,
+    GpuCopier,
+    HostCopier,
+    copier_of,
+    overlap_bytes,
+)
 from elastic_trainer.store.slot import Slots
 from torch.utils.data import TensorDataset
 
@@ -127,7 +135,17 @@ def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 @pytest.fixture(autouse=True)
 def small_states_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointer_module, "OVERLAP_BYTES", 0)
+    monkeypatch.setenv(OVERLAP_VARIABLE, "0")
+
+
+def test_copies_go_on_beside_training_where_they_have_been_tried() -> None:
+    host, gpu = HostCopier(), GpuCopier(torch.device("cuda", 0))
+    assert overlap_bytes(host, {}) == 1 << 20
+    assert overlap_bytes(gpu, {}) is overlap_bytes(None, {OVERLAP_VARIABLE: "0"}) is None
+    assert overlap_bytes(gpu, {OVERLAP_VARIABLE: "5"}) == 5
+    assert overlap_bytes(host, {OVERLAP_VARIABLE: "-1"}) is None
+    with pytest.raises(ValueError, match="expected a number of bytes, found 'much'"):
+        overlap_bytes(host, {OVERLAP_VARIABLE: "much"})
 
 
 def test_a_copy_that_comes_late_holds_the_step_it_was_begun_after(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE, WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import lay_out
-from elastic_trainer.store.copier import copier_of
+from elastic_trainer.store.copier import copier_of, overlap_bytes
 from elastic_trainer.store.digest import digest_of_replicated
 from elastic_trainer.store.errors import (
     OwnershipError,
@@ -43,8 +43,6 @@ from elastic_trainer.store.slot import Label, Slot, SlotError, digest_of_locatio
 from elastic_trainer.store.storage import Storage
 
 SHORTEST = timedelta(seconds=1)
-OVERLAP_BYTES = 1 << 20
-"""Smaller states are copied at once: that takes less than to begin a thread."""
 SHARE = 0.01
 """Share of the time that saving may take where no interval is given."""
 HICCUP_SECONDS = 5.0
@@ -175,7 +173,8 @@ class Checkpointer:
                 self.link, every_rank=self._state.sharded, copier=copier
             )
         replicated = before_save is None and not self._state.sharded
-        self._overlaps = overlaps and replicated and copier is not None
+        least = overlap_bytes(copier, os.environ) if overlaps and replicated else None
+        self._overlaps, self._overlap_bytes = least is not None, least or 0
         self._snapshot: Snapshot | None = None
         """The save to memory that is under way."""
         if self._overlaps:
@@ -592,7 +591,7 @@ class Checkpointer:
             self._place,
         )
         try:
-            if self._overlaps and blob.size >= OVERLAP_BYTES:
+            if self._overlaps and blob.size >= self._overlap_bytes:
                 self._snapshot = self._memory.begin(label, blob, self._state.steady())
                 return self._snapshot.slot, label
             slot = self._memory.save(label, blob)

@@ -11,12 +11,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
 
 log = logging.getLogger(__name__)
+
+OVERLAP_VARIABLE = "VOLCANO_ELASTIC_OVERLAP_BYTES"
+"""Bytes of a state from which on it is copied beside training; negative: never."""
+OVERLAP_BYTES = 1 << 20
+"""On CPUs: smaller states are copied at once, which takes less than to begin a thread."""
 
 
 class Copy(Protocol):
@@ -154,3 +159,24 @@ def copier_of(model: torch.nn.Module) -> Copier | None:
         return HostCopier()
     (device, *others) = devices
     return GpuCopier(device) if device.type == "cuda" and not others else None
+
+
+def overlap_bytes(copier: Copier | None, environment: Mapping[str, str]) -> int | None:
+    """Return from how many bytes on a state is copied beside training; None: never, which is so on
+    GPUs unless the environment says a number, until it has run on one.
+
+    Raises:
+        ValueError: the environment says something else than a number.
+    """
+    if copier is None:
+        return None
+    text = environment.get(OVERLAP_VARIABLE, "")
+    if not text:
+        return None if isinstance(copier, GpuCopier) else OVERLAP_BYTES
+    try:
+        found = int(text)
+    except ValueError:
+        raise ValueError(
+            f"{OVERLAP_VARIABLE}: expected a number of bytes, found {text!r}; fix or unset it"
+        ) from None
+    return found if found >= 0 else None
