@@ -219,7 +219,7 @@ async def measure_move(rows: int, width: int) -> None:
     pushed = 0
 
     async def push() -> None:
-        """As a worker whose ids have Zipf's frequencies."""
+        """Push like a worker whose ids have Zipf's frequencies."""
         nonlocal pushed
         source.holder.clocks.open("w", 0, 0.0)
         while asked:

@@ -1,4 +1,4 @@
-"""What pods of these tests import, imported once: imported by the process that forks them.
+"""Imports once what pods of these tests need, in the process that forks them.
 
 Each pod would else import torch, which takes longer than all that it does then. The demo's pods
 begin cold: tests/documents and tests/demo have its whole story.

@@ -20,7 +20,7 @@ class ClusterError(Exception):
 
 
 class Child(Protocol):
-    """As much of subprocess.Popen as a component needs."""
+    """The part of subprocess.Popen that a component needs."""
 
     @property
     def pid(self) -> int: ...

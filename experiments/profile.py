@@ -64,7 +64,7 @@ class YearsJob:
     length: float
     """Seconds that it runs."""
     need: Amounts
-    """Of each pod: the p95 of its CPU and the peak of its memory."""
+    """Each pod's p95 of CPU and peak of memory."""
     begins: Bytes
     """Memory after the first minute."""
     thing: int

@@ -27,7 +27,7 @@ _SCANNED = 100
 
 
 class Decider(Protocol):
-    """Whoever says what pods ask for."""
+    """Says what pods ask for."""
 
     def begins(self, job: YearsJob) -> Amounts: ...
     def runs(self, job: YearsJob, asked: Amounts, at: float) -> Amounts:
@@ -100,7 +100,7 @@ class _Running:
     segment: Segment
     life: int
     limit: Bytes
-    """Of memory."""
+    """The most memory that a pod may use."""
     is_over: bool = False
 
 

@@ -1,4 +1,4 @@
-"""What images are made of: their bill of materials, and how their commands are checked here."""
+"""Images: their bill of materials, and how their commands are checked here."""
 
 from __future__ import annotations
 

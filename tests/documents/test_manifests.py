@@ -48,7 +48,7 @@ def build(folder: str | Path) -> list[Object]:
 
 
 def with_components(folder: Path, *names: str) -> list[Object]:
-    """What a kustomization that adds the components builds."""
+    """Build a kustomization that adds the components."""
     roots = {"resources": ["default"], "components": names}
     lists = {
         kind: [os.path.relpath(ROOT / "manifests" / name, folder) for name in found]
