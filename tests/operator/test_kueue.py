@@ -96,7 +96,7 @@ def built(objects: Iterable[Object], *, kueue: bool = True) -> SnapshotBuilder:
 
 
 def decided(*objects: Object) -> list[tuple[int, int, str]]:
-    """What is decided of the job, where there are nodes enough."""
+    """Return the decision on the job, where there are nodes enough."""
     decisions = plan(built([node("n", 64), *objects]).snapshot(), NOW).decisions
     assert {d.job for d in decisions} <= {KEY}
     return [(d.old, d.new, str(d.reason)) for d in decisions]

@@ -1,4 +1,4 @@
-"""What containers use, from the coordinator's answer to the job's status."""
+"""Use by containers, from the coordinator's answer to the job's status."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ async def test_an_operator_that_reaches_no_pod_takes_none_for_silent() -> None:
 
 @pytest.mark.parametrize("vouched", [False, True])
 async def test_a_healthy_host_stays_while_only_the_operator_does_not_hear_it(vouched: bool) -> None:
-    """As where a NetworkPolicy comes between them while the job trains."""
+    """A NetworkPolicy may come between them while the job trains."""
     _, lost, job = world()
     now = [NOW]
     lost._clock = lambda: now[0]

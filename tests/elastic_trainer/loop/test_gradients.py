@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 
 CHANGES = 50
 ALLOWED = 1e-6
-"""Of gradients that are about 1."""
+"""The largest difference of gradients that are about 1."""
 
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

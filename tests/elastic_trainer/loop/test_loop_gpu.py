@@ -1,4 +1,4 @@
-"""What one GPU can show of ElasticLoop: NCCL's world of one, its abort, and copies beside work."""
+"""ElasticLoop on one GPU: NCCL's world of one, its abort, and copies beside work."""
 
 from __future__ import annotations
 

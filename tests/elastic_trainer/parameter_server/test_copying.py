@@ -34,7 +34,7 @@ class Run:
     """A server that takes pushes, and one that keeps a copy of its rows."""
 
     folder = ""
-    """Of copies; empty: they are kept in memory."""
+    """The folder of copies; empty: they are kept in memory."""
 
     def __init__(self) -> None:
         self.source, self.keeper = (

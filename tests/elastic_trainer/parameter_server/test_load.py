@@ -1,4 +1,4 @@
-"""What a server says of its work, and what is made of that for people and programs."""
+"""A server's word on its work, and what is made of that for people and programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test's containers begin as forks with: `python -m echo`, done here."""
+"""Does `python -m echo` for a test's containers, which begin as forks."""
 
 from __future__ import annotations
 
