@@ -163,7 +163,7 @@ class Checkpointer:
         self._before_save = before_save
         self._refuse_second()
         refuse_silent_aborts(backend(), os.environ)
-        self.state = self._state = ModelState(model, optimizer, data, extra or {})
+        self._state = ModelState(model, optimizer, data, extra or {})
         if before_save is None:
             refuse_split(self._state.model)
         self._memory = memory
@@ -228,6 +228,11 @@ class Checkpointer:
         """Number of this life of the worker processes, or of this round of an ElasticLoop; see
         elastic_trainer.data.audit and elastic_trainer.checkpoint.recovery."""
         return self._restorer.run
+
+    @property
+    def state(self) -> ModelState:
+        """What is saved and restored."""
+        return self._state
 
     @property
     def training(self) -> str:

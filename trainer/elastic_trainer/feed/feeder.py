@@ -19,12 +19,11 @@ from typing import Any
 
 import torch
 
-from elastic_trainer.feed import frame, likeness
+from elastic_trainer.feed import likeness
 from elastic_trainer.feed.buffers import Buffers
-from elastic_trainer.feed.frame import Frame, FrameError, Kind
-from elastic_trainer.feed.guest import Guest, Identity
+from elastic_trainer.feed.frame import Frame, Kind
+from elastic_trainer.feed.guest import Guest, Identity, lets_in
 from elastic_trainer.feed.room import free_memory
-from elastic_trainer.protocol.auth import check_token
 from elastic_trainer.store.blob import Blob, lay_out
 
 STEPS_AHEAD = 4
@@ -264,15 +263,7 @@ class Feeder:
             threading.Thread(target=self._let_in, args=(connection,), daemon=True).start()
 
     def _let_in(self, connection: socket.socket) -> None:
-        try:
-            frame.prepare(connection)
-            connection.settimeout(frame.SILENCE_SECONDS)
-            refusal = check_token(self._token, frame.read_hello(connection))
-            if refusal is not None:
-                raise FrameError(refusal)
-        except (OSError, FrameError, ValueError) as error:
-            log.warning("refused who wanted to follow: %s", error)
-            connection.close()
+        if not lets_in(connection, self._token):
             return
         with self._welcomed:
             self._welcomed.wait_for(lambda: self._closed or not self._away, AWAY_SECONDS)

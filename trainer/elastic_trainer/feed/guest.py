@@ -13,10 +13,30 @@ import torch
 
 from elastic_trainer.feed import frame
 from elastic_trainer.feed.frame import Frame, FrameError, Kind
+from elastic_trainer.protocol.auth import check_token
 
 Identity = tuple[int, int]
 
 log = logging.getLogger(__name__)
+
+
+def lets_in(connection: socket.socket, token: str) -> bool:
+    """Return whether who has connected says the job's token; else the connection is closed.
+
+    Args:
+        token: the job's; empty: it has none.
+    """
+    try:
+        frame.prepare(connection)
+        connection.settimeout(frame.SILENCE_SECONDS)
+        refusal = check_token(token, frame.read_hello(connection))
+        if refusal is not None:
+            raise FrameError(refusal)
+    except (OSError, FrameError, ValueError) as error:
+        log.warning("refused who wanted to follow: %s", error)
+        connection.close()
+        return False
+    return True
 
 
 class Guest:

@@ -9,11 +9,9 @@ import threading
 import time
 from collections.abc import Sequence
 
-from elastic_trainer.feed import frame
 from elastic_trainer.feed.feeder import STEPS_AHEAD, patch
-from elastic_trainer.feed.frame import Frame, FrameError, Kind
-from elastic_trainer.feed.guest import Guest
-from elastic_trainer.protocol.auth import check_token
+from elastic_trainer.feed.frame import Frame, Kind
+from elastic_trainer.feed.guest import Guest, lets_in
 from elastic_trainer.store.blob import Blob
 
 GATHER_SECONDS = 10.0
@@ -116,14 +114,7 @@ class Relay:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            connection.settimeout(frame.SILENCE_SECONDS)
-            try:
-                refusal = check_token(self._token, frame.read_hello(connection))
-                if refusal is not None:
-                    raise FrameError(refusal)
-            except (OSError, FrameError, ValueError) as error:
-                log.warning("refused who wanted to follow: %s", error)
-                connection.close()
+            if not lets_in(connection, self._token):
                 continue
             with self._came:
                 self._guests.append(Guest(connection, lambda _: None))

@@ -19,6 +19,7 @@ from elastic_trainer.feed.follower import Follower
 from elastic_trainer.feed.relay import Relay
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE, LinkError, WorkerLink
 from elastic_trainer.protocol.auth import TOKEN_VARIABLE, is_loopback
+from elastic_trainer.store.byte_limit import read_byte_limit
 
 FOLLOW_VARIABLE = "VOLCANO_ELASTIC_FOLLOW_BYTES"
 """Bytes of a state from which on newcomers follow it before they join; negative: never."""
@@ -60,7 +61,7 @@ class StateFeed:
     ) -> None:
         self._link, self._state, self._apply = link, state, apply
         self._training = training
-        least = _least_bytes()
+        least = read_byte_limit(os.environ, FOLLOW_VARIABLE, LEAST_BYTES)
         digests = os.environ.get(DIGESTS_VARIABLE) != "0"
         self._possible = possible and link.agent and digests and least >= 0
         self._least = least
@@ -253,14 +254,3 @@ class StateFeed:
         self._apply()
         for parameter in trained:
             parameter.grad = None
-
-
-def _least_bytes() -> int:
-    """Raises ValueError for what is no number."""
-    text = os.environ.get(FOLLOW_VARIABLE) or str(LEAST_BYTES)
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(
-            f"{FOLLOW_VARIABLE}: expected a number of bytes, found {text!r}; fix or unset it"
-        ) from None

@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 import torch
 
+from elastic_trainer.store.byte_limit import read_byte_limit
+
 log = logging.getLogger(__name__)
 
 OVERLAP_VARIABLE = "VOLCANO_ELASTIC_OVERLAP_BYTES"
@@ -170,13 +172,6 @@ def overlap_bytes(copier: Copier | None, environment: Mapping[str, str]) -> int 
     """
     if copier is None:
         return None
-    text = environment.get(OVERLAP_VARIABLE, "")
-    if not text:
-        return None if isinstance(copier, GpuCopier) else OVERLAP_BYTES
-    try:
-        found = int(text)
-    except ValueError:
-        raise ValueError(
-            f"{OVERLAP_VARIABLE}: expected a number of bytes, found {text!r}; fix or unset it"
-        ) from None
+    default = -1 if isinstance(copier, GpuCopier) else OVERLAP_BYTES
+    found = read_byte_limit(environment, OVERLAP_VARIABLE, default)
     return found if found >= 0 else None
