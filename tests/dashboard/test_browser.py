@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.dashboard.browser import NotInstalled, Tab, chromium
 from tests.dashboard.opened import TOKEN, Opened, opened
+from tests.forecast.world import past_job
 from volcano_elastic.cli.describe import description
 from volcano_elastic.dashboard.model.change import Change, Kind
 
@@ -145,6 +147,31 @@ async def test_the_form_says_what_the_planner_would_do(tab: Tab, page: Opened) -
     await tab.evaluate("document.querySelector('form button').click()")
     starts = "document.body.innerText.includes('The job would start with 2 workers')"
     await tab.until(starts, "the planner's answer")
+    assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert tab.errors == []
+
+
+async def test_the_form_says_what_yesterday_would_have_brought(tab: Tab, page: Opened) -> None:
+    for user, start in (("a", -7200), ("b", -7100)):
+        began = now() + timedelta(seconds=start)
+        one = past_job(user, 0, None, least=3, most=3)
+        ended = began + timedelta(seconds=3000)
+        page.chronicle.recorded(replace(one, created=began, started=began, ended=ended))
+    await tab.look(390, 800)
+    await tab.open(f"{page.url}/#token={TOKEN}")
+    await tab.until("document.querySelector('.chart path')", "the picture")
+    await tab.evaluate("location.hash = '#/what-if'")
+    await tab.until("document.querySelector('select[name=since]')", "the form")
+    await tab.evaluate("document.querySelector('select[name=since]').focus()")
+    await tab.press("ArrowDown", 40)
+    await tab.until("document.querySelector('input[name=hours]')", "how long the newcomer lasts")
+    await tab.evaluate("document.querySelector('input[name=nodes]').value = 1")
+    await tab.evaluate("document.querySelector('form button').click()")
+    answered = "document.body.innerText.includes('on 4 → 8 GPUs')"
+    await tab.until(answered, "the replay's answer")
+    moved = "document.body.innerText.includes('b/job waits 48 min → ')"
+    assert await tab.evaluate(moved), await tab.evaluate("document.body.innerText")
+    assert await tab.evaluate("document.querySelector('select[name=since]').value === '86400'")
     assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert tab.errors == []
 

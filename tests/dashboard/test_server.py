@@ -52,6 +52,20 @@ async def test_lists_are_answered_with_what_the_model_says(tmp_path: Path) -> No
         assert (await page.json(asked))["newcomer"]["starts"]
 
 
+async def test_what_if_is_asked_of_what_the_database_has_of_the_past(tmp_path: Path) -> None:
+    async with opened(tmp_path) as page:
+        page.show(0, 1)
+        status, body, _ = await page.get("/api/what-if?since=86400&nodes=1")
+        assert status == 400 and b"found none on record" in body
+        page.chronicle.recorded(past_job("a", -7200, -3600, least=2, most=4))
+        page.chronicle.recorded(past_job("b", -7000, None, least=3, most=3))
+        # The same question within two seconds has the same answer.
+        found = await page.json("/api/what-if?since=86400&queue=default&capability=4")
+        assert (found["jobs"], found["capacity"]) == (2, [4, 4])
+        assert found["end"] - found["begin"] == 86_400_000
+        assert [one["name"] for one in found["queues"]] == ["default"]
+
+
 @pytest.mark.parametrize(
     "path",
     [

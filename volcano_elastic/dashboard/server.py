@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -24,8 +25,10 @@ from volcano_elastic.dashboard.model.job_page import job_page
 from volcano_elastic.dashboard.model.job_row import Choice, Sort, State, chosen, paged
 from volcano_elastic.dashboard.model.page import Page
 from volcano_elastic.dashboard.model.queue_row import family
+from volcano_elastic.dashboard.model.replay import Past, replay
 from volcano_elastic.dashboard.model.what_if import NoAnswer, Question, answer
 from volcano_elastic.dashboard.page_feed import PageFeed
+from volcano_elastic.forecast.job_record import JobRecord
 from volcano_elastic.kube.resource import Object
 
 _log = logging.getLogger(__name__)
@@ -41,6 +44,8 @@ _GOOD_SECONDS = 2.0
 _AT_ONCE = 4
 _SPANS = (timedelta(minutes=1), timedelta(days=366))
 _MOST_CHANGES = 200
+_REPLAY_SECONDS = 60.0
+"""Longest that a replay of the past may take."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 JobDetails = Callable[[str], Awaitable[tuple[Mapping[str, Any] | None, Sequence[Object]]]]
@@ -74,6 +79,7 @@ class Server:
         self._cache = AnswerCache(_GOOD_SECONDS, _AT_ONCE, time.monotonic)
         # A plan each, one at a time: they cost most by far.
         self._plans = AnswerCache(_GOOD_SECONDS, 1, time.monotonic)
+        self._closing = threading.Event()
         self._files = {
             f"/page/{file.name}": (file.read_bytes(), _TYPES[file.suffix])
             for file in sorted(FILES.iterdir())
@@ -100,6 +106,8 @@ class Server:
         return app
 
     async def _close(self, _app: web.Application) -> None:
+        # A replay's thread would keep the process.
+        self._closing.set()
         await self._cache.close()
         await self._plans.close()
 
@@ -245,12 +253,41 @@ class Server:
             least=_whole(query.get("min"), 1, 10**6),
             most=_whole(query.get("max"), 1, 10**6),
             each=_whole(query.get("each"), 1, 10**6),
+            hours=_whole(query.get("hours"), 1, 10**4),
         )
+        since = timedelta(seconds=_whole(query.get("since"), 0, 10**9))
 
         async def work() -> bytes:
-            return orjson.dumps(await asyncio.to_thread(answer, page, question))
+            if not since:
+                return orjson.dumps(await asyncio.to_thread(answer, page, question))
+            past, late = await self._past(page, since), time.monotonic() + _REPLAY_SECONDS
 
-        return _json(await self._plans.get(question, work))
+            def go_on() -> None:
+                if self._closing.is_set() or time.monotonic() > late:
+                    raise NoAnswer(
+                        f"expected a replay of at most {_REPLAY_SECONDS:g} s, found a longer one: "
+                        "volcano-elastic simulate --history takes any time"
+                    )
+
+            return orjson.dumps(await asyncio.to_thread(replay, page, past, question, go_on))
+
+        return _json(await self._plans.get((question, since), work))
+
+    async def _past(self, page: Page, since: timedelta) -> Past:
+        """Return what is on record of the time from then until now; where nothing is of the
+        cluster's size, it had the present one."""
+        end, chronicle = self._sources.clock(), self._sources.chronicle
+        since = min(max(since, _SPANS[0]), _SPANS[1])
+        nothing = list[JobRecord]()
+        records = await chronicle.ask(lambda h: h.records.since(end - since), nothing)
+        buckets = orjson.loads(chronicle.timeline(since))["buckets"]
+        return Past(
+            begin=end - since,
+            end=end,
+            records=records,
+            capacity=round(max((b["capacity"] for b in buckets), default=page.use.capacity / 1000)),
+            observed=sum(bucket["ms"] for bucket in buckets) / (since / timedelta(milliseconds=1)),
+        )
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events: the overview, at once and whenever it has changed."""

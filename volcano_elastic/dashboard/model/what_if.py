@@ -36,6 +36,8 @@ class Question:
     most: int = 1
     each: int = 1
     """Amounts that one of its workers asks for."""
+    hours: int = 1
+    """How long it lasts at its minimum; asked only of the past."""
 
 
 def answer(page: Page, question: Question) -> dict[str, Any]:
@@ -44,8 +46,7 @@ def answer(page: Page, question: Question) -> dict[str, Any]:
     Raises:
         NoAnswer: says what was expected.
     """
-    changes = _changes(page, question)
-    after = plan(changed(page.snapshot, changes), page.time)
+    after = plan(changed(page.snapshot, changes(page, question)), page.time)
     before = {d.job: d.new for d in page.plan.decisions if not d.dry_run}
     decisions = [d for d in after.decisions if before.get(d.job) != d.new and d.job != NEWCOMER]
     decided = {d.job for d in after.decisions}
@@ -66,7 +67,12 @@ def answer(page: Page, question: Question) -> dict[str, Any]:
     }
 
 
-def _changes(page: Page, question: Question) -> Changes:
+def changes(page: Page, question: Question) -> Changes:
+    """Return what is supposed, as changes of the page's snapshot.
+
+    Raises:
+        NoAnswer: says what was expected.
+    """
     queues = {queue.name: queue for queue in page.snapshot.queues}
     for name in (question.queue, question.into):
         if name is not None and name not in queues:
