@@ -9,7 +9,7 @@ MOVIELENS := build/movielens
 INTEGRATIONS := build/integrations
 SITE := build/site-tools
 
-.PHONY: help demo check test test-gpu test-integrations e2e controlplane neighbours sdk lint bench \
+.PHONY: help demo check test test-gpu test-integrations e2e controlplane neighbours controllers sdk lint bench \
   experiments movielens proto requirements release chart-check monitoring site clean
 
 help: ## says what each target does
@@ -56,6 +56,14 @@ neighbours: $(NEIGHBOURS)/ready ## gets the CRDs of JobSet, Kubeflow Trainer and
 
 $(NEIGHBOURS)/ready: $(wildcard e2e/neighbours/*)
 	e2e/neighbours/crds $(NEIGHBOURS)
+	touch $@
+
+# From their Go modules, pinned by Go's checksums: ten minutes once on two cores, then nothing.
+CONTROLLERS := build/controllers
+controllers: $(CONTROLLERS)/ready ## builds Kueue's and JobSet's own controllers, for the tests beside them
+
+$(CONTROLLERS)/ready: $(wildcard e2e/neighbours/go.* e2e/neighbours/jobset/go.*) e2e/neighbours/build
+	e2e/neighbours/build $(CONTROLLERS)
 	touch $@
 
 # The end-to-end suite; see e2e/README.md. The real Volcano needs a real API server.

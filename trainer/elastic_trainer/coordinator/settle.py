@@ -23,7 +23,6 @@ from elastic_trainer.protocol.message import (
     Completed,
     Dismissed,
     Electorate,
-    Exclusion,
     FenceAsk,
     FenceCancel,
     FenceStop,
@@ -234,7 +233,6 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         diverged=diverged_ranks(state, chosen),
         reduced=tuple(rank for rank, _ in reduced),
         shares=tuple(share for _, share in reduced),
-        excluded=tuple(Exclusion(*item) for item in sorted(state.excluded.items())),
     )
     electorate = electorate_of(made)
     draft.expect(frozenset())
