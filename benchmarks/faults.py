@@ -1,7 +1,7 @@
 """Goodput of a job under faults: a box of ranks, broken again and again by a seed.
 
     python -m benchmarks.faults [--faults 60] [--minutes 30] [--nodes 8] [--ranks 4] [--seed N]
-                                [--system SYSTEM ...] [--json]
+                                [--kind KIND ...] [--system SYSTEM ...] [--json]
 
 Each system trains a tiny model on nodes that are agents on loopback, undisturbed for a while, then
 under faults, which come at even distances, then undisturbed again. `ours` is ElasticLoop under this
@@ -18,9 +18,10 @@ installed (benchmarks/fault_torchft.py says how). Faults:
 
 Whoever ends is made anew at once, as an operator would, but for lost nodes. `throughput` is samples
 a second that count under faults, over those of the undisturbed parts less the capacity that was
-away. `goodput` is what the job's own ledger says of the time under faults, in processes' time; a
-node that is away is not in it. A step sleeps for a moment, in which a GPU would compute, so that
-few cores can hold many ranks; figures are ratios within one run.
+away; `lost` is the same in seconds of undisturbed training for a fault of each kind, from that one
+to the next. `goodput` is what the job's own ledger says of the time under faults, in processes'
+time; a node that is away is not in it. A step sleeps for a moment, in which a GPU would compute, so
+that few cores can hold many ranks; figures are ratios within one run.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
@@ -74,6 +76,8 @@ class Result:
     """By the job's own ledger; None where it has none."""
     milliseconds: dict[str, int] = field(default_factory=dict)
     """The ledger's uses, in processes' time."""
+    lost: dict[str, float] = field(default_factory=dict)
+    """Seconds of undisturbed training that a fault of each kind cost (mean)."""
     pauses: list[float] = field(default_factory=list)
     """Seconds without a step at each change of the world, where they are told."""
 
@@ -94,6 +98,32 @@ def samples_at(steps: Sequence[Step], moment: float) -> int:
             counting.pop()
         counting.append(one)
     return BATCH * sum(one.world for one in counting if one.time <= moment)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    kind: str
+    time: float
+    away: float
+    """Share of all nodes' seconds that nodes were away for, so far."""
+
+
+def lost_seconds(
+    steps: Sequence[Step], faults: Sequence[Fault], end: Fault, calm: float
+) -> dict[str, float]:
+    """Return, by kind, the mean over its faults of the seconds of undisturbed training that are
+    missing between a fault and the next, less those in which a node was away.
+
+    Args:
+        end: of the time under faults.
+        calm: samples a second of undisturbed training.
+    """
+    found: dict[str, list[float]] = {}
+    for one, after in pairwise([*faults, end]):
+        made = samples_at(steps, after.time) - samples_at(steps, one.time)
+        there = after.time - one.time - (after.away - one.away)
+        found.setdefault(one.kind, []).append(there - made / calm)
+    return {kind: statistics.mean(lost) for kind, lost in sorted(found.items())}
 
 
 class Run:
@@ -173,6 +203,10 @@ class Run:
                 self.ledger()
             time.sleep(LOOK_SECONDS)
 
+    def moment(self) -> Fault:
+        """Return now, and how long nodes have been away, as the beginning of a fault."""
+        return Fault("", time.time(), self.away_seconds / self.box.count)
+
     def ledger(self) -> dict[str, int]:
         """Return the milliseconds of each use so far; empty where there is no ledger."""
         self._ledger = kept(self._ledger, read(self.box.ledger()))
@@ -232,7 +266,11 @@ class Run:
 
 def measure(system: str, given: argparse.Namespace) -> Result:
     chance = random.Random(given.seed)
-    kinds = KINDS if SYSTEMS[system].partitions else [k for k in KINDS if k != "partition"]
+    kinds = [kind for kind in KINDS if kind in (given.kind or KINDS)]
+    if not SYSTEMS[system].partitions:
+        kinds = [kind for kind in kinds if kind != "partition"]
+    if not kinds:
+        raise SystemExit(f"{system} knows no {given.kind}: expected another --kind or --system")
     seconds = given.minutes * 60
     with tempfile.TemporaryDirectory() as folder:
         box = SYSTEMS[system](Path(folder), given.nodes, given.ranks, given.step_seconds)
@@ -244,15 +282,19 @@ def measure(system: str, given: argparse.Namespace) -> Result:
             run.pass_time(given.calm)
             marks.append(time.time())
             before, run.away_seconds = run.ledger(), 0.0
+            faults: list[Fault] = []
             for number in range(given.faults):
                 kind = chance.choice(kinds)
+                began = run.moment()
                 while not run.break_it(kind):
-                    kind = chance.choice(kinds)
+                    run.pass_time(LOOK_SECONDS)
+                    kind, began = chance.choice(kinds), run.moment()
+                faults.append(replace(began, kind=kind))
                 run.done[kind] += 1
                 run.tell(f"{number + 1:3} {kind}, {box.host()} hosts")
                 run.pass_time(marks[1] + seconds * (number + 1) / given.faults - time.time())
             marks.append(time.time())
-            after, away = run.ledger(), run.away_seconds
+            after, away, end = run.ledger(), run.away_seconds, run.moment()
             run.become_whole()
             run.pass_time(given.settle)
             marks.append(time.time())
@@ -281,6 +323,7 @@ def measure(system: str, given: argparse.Namespace) -> Result:
         throughput=broken / (calm * (1 - gone)),
         goodput=share(used) if used else None,
         milliseconds=used,
+        lost=lost_seconds(steps, faults, end, calm),
         pauses=pauses,
     )
 
@@ -334,6 +377,7 @@ def main() -> int:
         metavar=("LEAST", "MOST"),
         help="seconds until another node comes for a lost one",
     )
+    parser.add_argument("--kind", action="append", choices=KINDS, help="of faults")
     parser.add_argument("--system", action="append", choices=SYSTEMS)
     parser.add_argument("--json", action="store_true", help="one JSON array instead of the table")
     given = parser.parse_args()
@@ -350,6 +394,8 @@ def main() -> int:
     Console().print(_table(results))
     for one in results:
         print(f"{one.system}: {one.faults}")
+        lost = ", ".join(f"{kind} {seconds:.2f} s" for kind, seconds in one.lost.items())
+        print(f"lost by a fault (mean): {lost}")
         if one.goodput is not None:
             print(f"milliseconds of processes: {one.milliseconds}")
         if one.pauses:

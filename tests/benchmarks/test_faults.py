@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.fault_box import BATCH
-from benchmarks.faults import Step, samples_at
+from benchmarks.faults import Fault, Step, lost_seconds, samples_at
 
 
 def test_steps_that_were_made_again_count_once_and_in_their_last_world() -> None:
@@ -27,3 +28,10 @@ def test_no_step_counts_twice_and_none_beyond_the_last(made: list[tuple[int, int
     assert counted <= BATCH * most
     if [step for step, _ in made] == list(range(1, len(made) + 1)):
         assert counted == BATCH * most
+
+
+def test_a_fault_costs_what_is_missing_until_the_next_but_for_nodes_that_are_away() -> None:
+    steps = [Step(time, time, 2) for time in (1, 2, 3, 6, 7, 8, 9, 10)]
+    faults = [Fault("stop", 3, 0), Fault("node down", 7, 0), Fault("stop", 9, 1)]
+    lost = lost_seconds(steps, faults, Fault("", 10, 1), calm=2 * BATCH)
+    assert lost == pytest.approx({"node down": -1, "stop": (2 + 0) / 2})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from elastic_trainer.coordinator.exclusion import EXCLUDE_VARIABLE, exclude_seconds
 from elastic_trainer.coordinator.model import Condemned, Lost
-from elastic_trainer.protocol.message import CheckNode
+from elastic_trainer.protocol.message import CheckNode, Exclusion, Hello, Join, Round
 
 from tests.elastic_trainer.coordinator.world import Job
 
@@ -70,6 +70,25 @@ def test_a_node_that_may_train_again_is_checked_first() -> None:
     come_back(job, 0, 1)
     assert job.members() == []
     assert all(CheckNode() in job.heard[name] for name in ("a0", "a1", "a2"))
+
+
+def test_an_elected_coordinator_knows_who_was_left_out() -> None:
+    """Agents tell it of their round: else a device that computes wrongly trained again at once."""
+    before = without_node_2()
+    told = before.last("a0", Round)
+    assert told.excluded == (Exclusion("worker 2", "wrong"),)
+    job = Job(min_nodes=2, max_nodes=3, exclude_seconds=30.0, term=1)
+    for index in (0, 1):
+        hello = Hello(agent=f"a{index}", pod_index=index, round=told, linked=True)
+        job.say(f"a{index}", hello)
+    hello = Hello(agent="a2", pod_index=2)
+    job.say("a2", hello, Join(5002))
+    job.pass_time(25.0)
+    assert job.members() == ["a0", "a1"]
+    assert job.state.excluded == {"worker 2": "wrong"}
+    job.pass_time(10.0)
+    come_back(job, 0, 1)
+    assert job.members() == ["a0", "a1", "a2"]
 
 
 def test_the_time_is_settable_and_nonsense_is_refused() -> None:

@@ -59,9 +59,11 @@ class Draft:
     # ---- round changes
 
     def adopt(self, running: Round) -> None:
-        """After our restart: take over the round that agents say is running."""
+        """After our restart: take over the round that agents say is running, and the nodes that it
+        was made without. Their time begins anew, as nobody tells how much of it was over."""
         state, now = self.state, self.now
         record = RoundRecord(running.round, len(running.members), now, running.reason, adopted=True)
+        excluded = {one.node: one.reason for one in running.excluded}
         self.state = replace(
             state,
             phase=Phase.ADOPTING,
@@ -70,6 +72,8 @@ class Draft:
             fence=None,
             watch=state.watch.begun(now),
             rounds=(*state.rounds, record),
+            excluded={**excluded, **state.excluded},
+            excluded_at={**dict.fromkeys(excluded, now), **state.excluded_at},
         )
         self.await_members()
 

@@ -23,6 +23,7 @@ from elastic_trainer.protocol.message import (
     Completed,
     Dismissed,
     Electorate,
+    Exclusion,
     FenceAsk,
     FenceCancel,
     FenceStop,
@@ -233,6 +234,7 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         diverged=diverged_ranks(state, chosen),
         reduced=tuple(rank for rank, _ in reduced),
         shares=tuple(share for _, share in reduced),
+        excluded=tuple(Exclusion(*item) for item in sorted(state.excluded.items())),
     )
     electorate = electorate_of(made)
     draft.expect(frozenset())

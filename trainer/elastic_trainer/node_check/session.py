@@ -313,7 +313,7 @@ class Session:
         if found is Verdict.CONDEMNED:
             reason = self._reason(agent, evidence)
         elif agent in self._judged.slow:
-            reason = f"slower than {verdict.SLOW:g} times the median, twice"
+            reason = f"slower than {verdict.SLOW:g} times a quick node, twice"
         elif found is Verdict.UNKNOWN:
             reason = self._note_on(agent, evidence) or reason
         return Over(found.value, reason)

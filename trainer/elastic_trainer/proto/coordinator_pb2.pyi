@@ -453,7 +453,7 @@ class Group(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "members", "master_address", "master_port", "reason", "commits", "term", "groups", "contested", "last_run", "diverged", "reduced", "shares")
+    __slots__ = ("round", "members", "master_address", "master_port", "reason", "commits", "term", "groups", "contested", "last_run", "diverged", "reduced", "shares", "excluded")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MASTER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -467,6 +467,7 @@ class Round(_message.Message):
     DIVERGED_FIELD_NUMBER: _ClassVar[int]
     REDUCED_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     round: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     master_address: str
@@ -480,7 +481,16 @@ class Round(_message.Message):
     diverged: _containers.RepeatedScalarFieldContainer[int]
     reduced: _containers.RepeatedScalarFieldContainer[int]
     shares: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., reason: _Optional[str] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., contested: _Optional[bool] = ..., last_run: _Optional[int] = ..., diverged: _Optional[_Iterable[int]] = ..., reduced: _Optional[_Iterable[int]] = ..., shares: _Optional[_Iterable[int]] = ...) -> None: ...
+    excluded: _containers.RepeatedCompositeFieldContainer[Exclusion]
+    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., reason: _Optional[str] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., contested: _Optional[bool] = ..., last_run: _Optional[int] = ..., diverged: _Optional[_Iterable[int]] = ..., reduced: _Optional[_Iterable[int]] = ..., shares: _Optional[_Iterable[int]] = ..., excluded: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ...) -> None: ...
+
+class Exclusion(_message.Message):
+    __slots__ = ("node", "reason")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    reason: str
+    def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class FenceAsk(_message.Message):
     __slots__ = ("fence", "round", "at_once")

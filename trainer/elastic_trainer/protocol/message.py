@@ -118,6 +118,14 @@ def commits_before(text: str) -> tuple[NewestCommit, ...]:
 
 
 @dataclass(frozen=True)
+class Exclusion:
+    """A node that rounds are made without for now, and why."""
+
+    node: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Round:
     """A round's members by rank."""
 
@@ -134,6 +142,7 @@ class Round:
     diverged: tuple[int, ...] = ()
     reduced: tuple[int, ...] = ()
     shares: tuple[int, ...] = ()
+    excluded: tuple[Exclusion, ...] = ()
 
     def rank_of(self, agent: str) -> int | None:
         return self._ranks.get(agent)
@@ -470,7 +479,10 @@ _ENCODED: dict[tuple[type[object], str], type[object]] = {
 }
 """Those that the wire has as bytes, by which they are known again: a round names all its members,
 and they all tell of it."""
-_LISTS = ("members", "commits", "groups", "reports", "departed", "earlier", "keepers", "feeders")
+_LISTS = (
+    *("members", "commits", "groups", "reports", "departed", "earlier", "keepers", "feeders"),
+    "excluded",
+)
 """Fields that hold values of their own."""
 _PLAIN = (
     *("pids", "milliseconds", "compute", "waited", "network", "batches", "batch_samples"),
@@ -484,6 +496,7 @@ _VALUES = {
         Member,
         NewestCommit,
         Group,
+        Exclusion,
         Goodput,
         Moment,
         WorkerReport,
