@@ -480,7 +480,8 @@ class Restorer:
         if share and found.identity == NOTHING:
             takers = list(range(1, self._group.world))
         relay = arrange_chain(found.giver, takers, nodes).get(self._group.rank)
-        if relay is None:
+        if relay is None or (relay.source is None and relay.next is None):
+            # Asked for its state, a fresh optimizer of a sharded model makes a step of nothing.
             return
         if relay.source is None:
             give(self._state.take(), relay, self._link.transferred, self._is_over)
