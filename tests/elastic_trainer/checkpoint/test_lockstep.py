@@ -52,7 +52,7 @@ kept = Late() if rank == 0 else None
 
 
 def mirror(slot, label, peers):
-    done = Mirror(Full(own, 0, "mirror"), 1).keep(slot, label, peers)
+    done = Mirror(Slots(own, 0), Full(own, 0, "mirror"), 1).keep(slot, label, peers)
     peers.gather("done")
     commit()
     return done

@@ -75,7 +75,7 @@ class Short(Slots):
             raise SlotError("expected more bytes")
 
 
-mirror = Mirror(Short(folder / str(rank), 0, "mirror"), 1)
+mirror = Mirror(Slots(folder / str(rank), 0), Short(folder / str(rank), 0, "mirror"), 1)
 background = BackgroundWork("mirrors", mirror.keep, clock=lambda: now[0])
 for step, room in ((11, False), (12, True), (13, True), (14, False), (15, True), (16, True)):
     save(step, 50.0, room=room)

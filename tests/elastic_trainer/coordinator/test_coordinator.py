@@ -74,7 +74,7 @@ def test_joiners_are_let_in_together_by_one_fence_at_a_common_step() -> None:
     job.say("a0", FenceReply(fence, 7))
     assert job.state.phase is Phase.FENCING and FenceStop not in map(type, job.heard["a0"])
     job.say("a1", FenceReply(fence, 8))
-    assert job.last("a0", FenceStop) == FenceStop(fence, 1, 9, False, all_stay=True)
+    assert job.last("a0", FenceStop) == FenceStop(fence, 1, 9, False, memory_stays=True)
     job.say("a0", Fenced(fence, 9))
     job.say("a1", Fenced(fence, 9))
     assert job.last("a1", RoundOver).round == 1
@@ -93,13 +93,22 @@ def test_a_leaver_leaves_at_the_fence_and_the_rest_go_on() -> None:
     for agent in ("a0", "a1", "a2"):
         job.say(agent, FenceReply(fence, 3))
     assert job.last("a1", FenceStop).leaving and not job.last("a0", FenceStop).leaving
-    assert not job.last("a0", FenceStop).all_stay
+    assert [job.last(one, FenceStop).memory_stays for one in ("a0", "a1")] == [True, False]
     for agent in ("a0", "a1", "a2"):
         job.say(agent, Fenced(fence, 4))
     assert isinstance(job.last("a1", Dismissed), Dismissed)
     job.join(0, 2)
     assert job.members() == ["a0", "a2"]
     assert job.state.rounds[-1].reason == "worker 1 left"
+
+
+def test_memory_that_the_next_round_has_no_place_for_does_not_stay() -> None:
+    job = Job(min_nodes=1, max_nodes=6, node_unit=3).running(*range(6))
+    job.say("a1", Leave())
+    fence = job.last("a1", FenceAsk).fence
+    for agent in job.state.agents:
+        job.say(agent, FenceReply(fence, 3))
+    assert not any(job.last(agent, FenceStop).memory_stays for agent in job.state.agents)
 
 
 def test_a_leaver_does_not_wait_for_workers_that_never_link() -> None:

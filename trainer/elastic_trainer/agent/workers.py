@@ -223,7 +223,7 @@ class WorkerServer:
 
     def stop(self, stop: FenceStop) -> None:
         self.local.fence, self.local.stop, self.local.leaving = stop.fence, stop.step, stop.leaving
-        told = stop.leaving, stop.commit, stop.all_stay
+        told = stop.leaving, stop.commit, stop.memory_stays
         self._broadcast(link.StopAt(stop.fence, stop.step, *told))
 
     def cancel(self, fence: int) -> None:

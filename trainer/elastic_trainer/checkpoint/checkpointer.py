@@ -198,8 +198,6 @@ class Checkpointer:
         """Whether a schedule that doesn't count the steps was warned of."""
         self._clock = clock
         self._began = self._saved_at = clock()
-        self._saves_soon = False
-        """The first step of this run is saved, whenever the next save would be due."""
         self._first = self._next = 0
         """Steps at which this run began, and at which rank 0 is asked again whether to save."""
         if restore:
@@ -281,11 +279,27 @@ class Checkpointer:
         self.link.plans(self.data.total)
         self._first = self._next = self.data.steps
         self.saved = self.data.steps if self.parent and self._is_kept(found) else None
-        self._saves_soon = Source.PARTS in found.sources
         self._began = self._saved_at = self._clock()
         if self._memory is not None and identity != NOTHING:
             self._memory.note_origin(self._restorer.training, self._place, identity)
         self._make_room()
+        if identity != NOTHING:
+            self._mirror_restored()
+
+    def _mirror_restored(self) -> None:
+        """Bring each part of a sharded state that was restored to two nodes' memory again, beside
+        this world's first steps; on all ranks."""
+        shards, memory = self._shards, self._memory
+        if shards is None or memory is None or memory.mirror is None:
+            return
+        training, identity = self._restorer.training, self._identity
+        memory.spare(training, identity)
+        own = memory.find_own(training, identity, self._group)
+        held = own is not None and memory.mirror.holds(training, identity, self._group)
+        if all(self._group.gather(held)):
+            memory.mirror.found(identity)
+            return
+        shards.mirror(*(own or self._save_to_memory()))
 
     def _is_kept(self, found: Recovery) -> bool:
         """Tells whether the state is in storage, or on its way there; on other ranks than 0,
@@ -318,7 +332,7 @@ class Checkpointer:
         self.data.applied()
         order = self.link.boundary(self.data.steps, self.data.consumed, self.data.waited())
         if order is not Order.GO:
-            self.commit(stored=self.link.commit_wanted, memory_stays=self.link.all_stay)
+            self.commit(stored=self.link.commit_wanted, memory_stays=self.link.memory_stays)
             self.data.close()
             self.link.fenced(self.data.steps, order)
         else:
@@ -404,14 +418,17 @@ class Checkpointer:
         Args:
             stored: also wait until it is in storage.
             together: as `finish`'s.
-            memory_stays: what is in the nodes' memory will be there for the next round, which
-                needs no storage then: of a sharded state it has each part on two nodes.
+            memory_stays: what is in this node's memory will be there for the next round, which
+                needs no storage where each part of a sharded state is on two such nodes: there it
+                is brought.
 
         Raises:
             StorageError: it can't be brought there.
         """
         self.settle()
         if self._is_unsaved():
+            if self._shards is not None:
+                self._shards.await_mirrors()  # what they spare may take the room
             try:
                 self._save()
             except SupersededError as superseded:
@@ -419,7 +436,7 @@ class Checkpointer:
         self.settle()
         began = self._clock()
         self.link.commits()
-        if self._shards is not None and not self._is_mirrored(memory_stays and not stored):
+        if self._shards is not None and not self._outlives_fence(memory_stays, stored):
             # At a fence too: other worlds find it only there. One rank decides, as all must write.
             stored = self._is_stored(self._flush_shards())
             if not self._group.from_rank(0, stored):
@@ -441,11 +458,17 @@ class Checkpointer:
             unsaved = any(self._group.gather(unsaved))
         return unsaved
 
-    def _is_mirrored(self, does: bool) -> bool:
-        """Return whether all parts of this state are in the memory of two nodes each, and that does
-        for all ranks; on all ranks, of which some may have heard otherwise than others."""
+    def _outlives_fence(self, memory_stays: bool, stored: bool) -> bool:
+        """Return whether all parts of this state are in the memory of two nodes each that stay, and
+        that does for all ranks; on all ranks, of which some may have heard otherwise than others.
+        """
         assert self._shards is not None
-        return all(self._group.gather(does and self._shards.is_mirrored(self._identity)))
+        mirrored = not stored and self._shards.is_mirrored(self._identity)
+        said = self._group.gather((mirrored, memory_stays))
+        stays = [one for _, one in said]
+        return all(one for one, _ in said) and self._shards.outlives(
+            self._restorer.training, self._identity, stays
+        )
 
     def _flush_shards(self) -> int:
         assert self._shards is not None
@@ -472,10 +495,6 @@ class Checkpointer:
 
     def _due(self) -> bool:
         steps = self.data.steps
-        if self._saves_soon and steps > self._first:
-            # Parts that were resharded lack their mirrors.
-            self._saves_soon = False
-            return True
         if isinstance(self.every, int):
             return steps - max(self._first, self.saved or 0) >= self.every
         if steps < self._next:

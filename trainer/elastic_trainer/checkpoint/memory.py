@@ -66,7 +66,7 @@ class Memory:
         self.mirror: Mirror | None = None
         """Copy of another node's part, where the state is sharded."""
         if every_rank:
-            self.mirror = Mirror(Slots(folder, local_rank, "mirror"), local_world)
+            self.mirror = Mirror(self._slots, Slots(folder, local_rank, "mirror"), local_world)
         self._prefault: threading.Thread | None = None
         self._prepared = 0
 
@@ -154,6 +154,26 @@ class Memory:
                         problem = error
         raise problem
 
+    def find_own(
+        self, training: str, identity: Identity, group: ProcessGroup
+    ) -> tuple[Slot, Label] | None:
+        """Return this rank's own part of a sharded state, where it is here as of this world."""
+        for slot, label in self._slots.sealed().items():
+            if (label.training, label.identity) == (training, identity) and self._fits(
+                label, group
+            ):
+                return slot, label
+        return None
+
+    def spare(self, training: str, identity: Identity) -> None:
+        """Keep what is here of a sharded state, of any world, until a newer one is on two nodes."""
+        for slots in self._all_slots():
+            slots.spared = frozenset(
+                slot
+                for slot, label in slots.sealed().items()
+                if (label.training, label.identity) == (training, identity)
+            )
+
     def _all_slots(self) -> list[Slots]:
         return [self._slots] + ([self.mirror.slots] if self.mirror is not None else [])
 
@@ -182,7 +202,7 @@ class Memory:
 
         Raises SlotError on a rank that has no room."""
         if self.mirror is not None and found.mirrors:
-            self.mirror.restore(training, found.identity, found.mirrors, self._slots)
+            self.mirror.restore(training, found.identity, found.mirrors)
 
     def read(
         self, training: str, identity: Identity, meshes: Mapping[MeshKey, DeviceMesh]

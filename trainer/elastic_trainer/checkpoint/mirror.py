@@ -1,19 +1,21 @@
 """A sharded state's parts in a second node's memory, so that a node may be lost with its own.
 
 Each rank's part goes to the rank with its place on the next node, as it is: label, seal, payload.
-A rank that lacks its part, as the new one of a replaced node does, gets it back the same way.
+A rank that lacks its part, as the new one of a replaced node does, gets it back the same way. What
+two nodes hold is spared by later saves until a newer state is on two nodes everywhere.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import cast
 
 import torch
 import torch.distributed as dist
 
+from elastic_trainer.checkpoint.copies import Copy, plan_copies
 from elastic_trainer.checkpoint.lockstep import Peers
 from elastic_trainer.checkpoint.recovery import Identity
 from elastic_trainer.ranks.gathering import gather_objects
@@ -33,11 +35,13 @@ class Mirror:
     """The slots for another node's parts. For ranks of several nodes.
 
     Args:
+        own: slots of this rank's part.
         slots: of this rank, for the other's part.
         local_world: workers of each node.
     """
 
-    def __init__(self, slots: Slots, local_world: int) -> None:
+    def __init__(self, own: Slots, slots: Slots, local_world: int) -> None:
+        self._own = own
         self._slots = slots
         self._distance = local_world
         self._skips = 0
@@ -52,10 +56,12 @@ class Mirror:
         rank, world = dist.get_rank(group), dist.get_world_size(group)
         receiver, giver = (rank + self._distance) % world, (rank - self._distance) % world
         if receiver == rank:
+            self._spare()
             return True
         said = peers.gather((label, self._skips))
         if any(skips for _, skips in said):
             self._skips = max(0, self._skips - 1)
+            self._spare()
             return True
         parts = [part for part, _ in said]
         problem = None
@@ -74,6 +80,7 @@ class Mirror:
                     self._skips,
                     problem,
                 )
+            self._spare()
             return True
         self._next_skips = 1
         with peers.waiting():
@@ -84,11 +91,22 @@ class Mirror:
                 if (work := dist.isend(piece, receiver, group=group)) is not None
             ]
             fill = partial(_receive, giver, group)
-            self._slots.copy(label.training, parts[giver].payload, fill)
+            taken = self._slots.copy(label.training, parts[giver].payload, fill)
             for work in sent:
                 work.wait()
+        peers.gather(None)  # until here the state before may be all that is on two nodes
+        self._spare(slot, taken)
         self.kept = label.identity
         return True
+
+    def _spare(self, own: Slot | None = None, taken: Slot | None = None) -> None:
+        """Spare this rank's part and the other's of the newest state on two nodes, if any is."""
+        self._own.spared = frozenset([own] if own is not None else [])
+        self._slots.spared = frozenset([taken] if taken is not None else [])
+
+    def found(self, identity: Identity) -> None:
+        """Know, on all ranks, that a state was on two nodes when this world began."""
+        self.kept = identity
 
     def look(self, group: ProcessGroup) -> tuple[tuple[str, Identity, int], ...]:
         """Return the parts held of this world: training, identity, and the rank whose part it
@@ -99,60 +117,100 @@ class Mirror:
             if label.world == group.world
         )
 
+    def holds(self, training: str, identity: Identity, group: ProcessGroup) -> bool:
+        """Return whether the part that this rank would take of a state is here."""
+        giver = (group.rank - self._distance) % group.world
+        return (training, identity, giver) in self.look(group)
+
     @property
     def slots(self) -> Slots:
         return self._slots
 
-    def restore(
-        self,
-        training: str,
-        identity: Identity,
-        mirrors: Mapping[int, int],
-        own: Slots,
-    ) -> None:
+    def restore(self, training: str, identity: Identity, mirrors: Mapping[int, int]) -> None:
         """On all ranks: whoever is a key of `mirrors` gets its part from the rank named there.
 
         Raises:
             SlotError: on every rank, if a part is gone, or there is no room for it.
         """
+        copies = [Copy(taker, giver, taker) for taker, giver in sorted(mirrors.items())]
+        self._carry(training, identity, copies, self._slots, self._own)
+
+    def spread(self, training: str, identity: Identity, stays: Sequence[bool]) -> bool:
+        """On all ranks: bring each part of a mirrored state to two nodes that stay; return whether
+        that was done.
+
+        Args:
+            stays: by rank, see `plan_copies`.
+        """
+        copies = plan_copies(stays, self._distance)
+        if copies is None:
+            return False
+        try:
+            self._carry(training, identity, copies, self._own, self._slots)
+        except SlotError as problem:
+            if dist.get_rank() == 0:
+                log.warning("what leaves with its nodes goes to storage: %s", problem)
+            return False
+        return True
+
+    def _carry(
+        self,
+        training: str,
+        identity: Identity,
+        copies: Sequence[Copy],
+        source: Slots,
+        target: Slots,
+    ) -> None:
+        """On all ranks: copy parts from their givers' `source` to their takers' `target`, where
+        they are spared.
+
+        Raises:
+            SlotError: on every rank, if a part is gone, or there is no room for it.
+        """
+        if not copies:
+            return
         rank = dist.get_rank()
         group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT))
         try:
             found, problem = {}, None
             try:
-                for taker, giver in mirrors.items():
-                    if giver == rank:
-                        found[taker] = self._find(training, identity, taker)
+                for copy in copies:
+                    if copy.giver == rank:
+                        found[copy.owner] = self._find(source, training, identity, copy.owner)
             except SlotError as error:
                 problem = str(error)
             sizes: dict[int, int] = {}
-            for part in gather_objects({taker: found[taker][1].numel() for taker in found}, group):
+            for part in gather_objects({owner: found[owner][1].numel() for owner in found}, group):
                 sizes |= part
             try:
-                own.check(sizes.get(rank, 0))
+                target.check_for([sizes.get(one.owner, 0) for one in copies if one.taker == rank])
             except SlotError as error:
                 problem = problem or str(error)
             problem = next((one for one in gather_objects(problem, group) if one), None)
             if problem is not None:
                 raise SlotError(problem)
-            for taker, giver in sorted(mirrors.items()):
-                if rank == giver:
-                    for part in reversed(found[taker]):
-                        for piece in _pieces(part):
-                            dist.send(piece, taker, group=group)
-                elif rank == taker:
-                    own.copy(training, sizes[rank], partial(_receive, giver, group))
+            for copy in copies:
+                if rank == copy.giver:
+                    for content in reversed(found[copy.owner]):  # the head last
+                        for piece in _pieces(content):
+                            dist.send(piece, copy.taker, group=group)
+                elif rank == copy.taker:
+                    fill = partial(_receive, copy.giver, group)
+                    target.spared |= {target.copy(training, sizes[copy.owner], fill)}
             dist.barrier(group)
         finally:
             dist.destroy_process_group(group)
 
+    @staticmethod
     def _find(
-        self, training: str, identity: Identity, owner: int
+        slots: Slots, training: str, identity: Identity, owner: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        for slot, label in self._slots.sealed().items():
-            if (label.training, label.identity, label.rank) == (training, identity, owner):
+        world = dist.get_world_size()
+        wanted = (training, identity, owner, world)
+        for slot, label in slots.sealed().items():
+            if (label.training, label.identity, label.rank, label.world) == wanted:
                 return slot.content(label)
-        raise SlotError(f"{self._slots.folder} no longer holds rank {owner}'s part")
+        raise SlotError(f"{slots.folder} no longer holds rank {owner}'s part")
 
 
 def _receive(source: int, group: dist.ProcessGroup | None, target: torch.Tensor) -> None:

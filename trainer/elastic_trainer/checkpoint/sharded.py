@@ -12,7 +12,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -132,21 +132,45 @@ class Shards:
     def saved(self, slot: Slot | None, label: Label | None) -> None:
         """This rank has saved to memory, or could not: mirror and storage follow in the background,
         neither waiting for the other."""
+        self._begin()
+        for background in (self._mirroring, self._storing):
+            if background is not None:
+                background.saved(_item(slot, label))
+
+    def mirror(self, slot: Slot | None, label: Label | None) -> None:
+        """Have this rank's part of a state that was restored mirrored in the background; nothing
+        where it has none in memory."""
+        self._begin()
+        if self._mirroring is not None:
+            self._mirroring.saved(_item(slot, label))
+
+    def _begin(self) -> None:
         if self._storing is None:
             self._storing = BackgroundWork("commits in storage", self._store)
             if self._mirror is not None:
                 self._mirroring = BackgroundWork("mirrors", self._mirror.keep)
-        for background in (self._mirroring, self._storing):
-            if background is not None:
-                background.saved((slot, label) if slot is not None and label is not None else None)
+
+    def await_mirrors(self) -> None:
+        """Wait until no mirror is under way, whose parts are spared meanwhile."""
+        if self._mirroring is not None:
+            self._mirroring.flush()
+
+    def outlives(self, training: str, identity: Identity, stays: Sequence[bool]) -> bool:
+        """Bring a state that is mirrored to where each part is on two nodes that stay; return
+        whether it is.
+
+        Args:
+            stays: by rank, whether what is in its node's memory will be there.
+        """
+        return self._mirror is not None and self._mirror.spread(training, identity, stays)
 
     def is_mirrored(self, identity: Identity) -> bool:
         """Wait until no mirror is under way; return whether this rank's part of a state is in
         another node's memory, too."""
-        if self._mirroring is None or self._mirror is None:
+        if self._mirror is None:
             return False
-        failed = self._mirroring.flush()
-        return failed is None and self._mirror.kept == identity
+        self.await_mirrors()
+        return self._mirror.kept == identity
 
     def flush(self) -> int:
         """Wait until nothing is under way; return the newest step that this process brought to
@@ -319,3 +343,7 @@ class Shards:
         from torch.distributed.checkpoint.fsspec_filesystem import FsspecWriter
 
         return FsspecWriter(place)
+
+
+def _item(slot: Slot | None, label: Label | None) -> tuple[Slot, Label] | None:
+    return (slot, label) if slot is not None and label is not None else None

@@ -486,9 +486,18 @@ def _tell_stop(draft: Draft, fence: Fence) -> None:
     attached = draft.attached()
     alone = all(agent.leaving for agent in attached)
     number = draft.state.round.round
-    stay = not any(agent.leaving for agent in attached)
+    staying = sum(not agent.leaving for agent in attached)
+    # One that the next round has no place for is as good as lost: of any part there are two.
+    placed = staying - draft.state.settings.size(staying) <= 1
     stops = {
-        leaving: FenceStop(fence.fence, number, fence.stop, leaving, commit=alone, all_stay=stay)
+        leaving: FenceStop(
+            fence.fence,
+            number,
+            fence.stop,
+            leaving,
+            commit=alone,
+            memory_stays=placed and not leaving,
+        )
         for leaving in (False, True)
     }
     for agent in attached:

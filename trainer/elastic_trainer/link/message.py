@@ -214,8 +214,8 @@ class StopAt:
     """It leaves there."""
     commit: bool
     """Nobody stays who would hold the live state."""
-    all_stay: bool = False
-    """No member of the round leaves: what is in their nodes' memory stays there."""
+    memory_stays: bool = False
+    """What is in its node's memory will be there for the next round."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,8 +113,8 @@ class WorkerLink:
         """0 without an agent, and before a newcomer's first round."""
         self.commit_wanted = False
         """At a fence: nobody stays who would hold the live state."""
-        self.all_stay = False
-        """At a fence: no member leaves."""
+        self.memory_stays = False
+        """At a fence: what is in this node's memory will be there for the next round."""
         self._broken = broken
         self._connection = connection
         self._pid = os.getpid()
@@ -540,7 +540,7 @@ class WorkerLink:
     def _on_stop_at(self, stop: StopAt) -> None:
         self._fence, self._stop = stop.fence, stop.step
         self._leaving, self.commit_wanted = stop.leaving, stop.commit
-        self.all_stay = stop.all_stay
+        self.memory_stays = stop.memory_stays
         self._pending = True
 
     def _on_stop_cancelled(self, _: StopCancelled) -> None:
@@ -559,7 +559,7 @@ class WorkerLink:
         self.last_run = place.last_run
         # What came since the last round was meant for that one, and would be waited for in vain.
         self._hold = self._stop = None
-        self._leaving = self.commit_wanted = self.all_stay = False
+        self._leaving = self.commit_wanted = self.memory_stays = False
 
     def _on_settled(self, settled: Settled) -> None:
         self._settled = settled.error

@@ -503,20 +503,20 @@ class FenceAsk(_message.Message):
     def __init__(self, fence: _Optional[int] = ..., round: _Optional[int] = ..., at_once: _Optional[bool] = ...) -> None: ...
 
 class FenceStop(_message.Message):
-    __slots__ = ("fence", "round", "step", "leaving", "commit", "all_stay")
+    __slots__ = ("fence", "round", "step", "leaving", "commit", "memory_stays")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
-    ALL_STAY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_STAYS_FIELD_NUMBER: _ClassVar[int]
     fence: int
     round: int
     step: int
     leaving: bool
     commit: bool
-    all_stay: bool
-    def __init__(self, fence: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., leaving: _Optional[bool] = ..., commit: _Optional[bool] = ..., all_stay: _Optional[bool] = ...) -> None: ...
+    memory_stays: bool
+    def __init__(self, fence: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., leaving: _Optional[bool] = ..., commit: _Optional[bool] = ..., memory_stays: _Optional[bool] = ...) -> None: ...
 
 class FenceCancel(_message.Message):
     __slots__ = ("fence",)

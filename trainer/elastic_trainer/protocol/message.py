@@ -386,7 +386,7 @@ class FenceStop:
     step: int = 0
     leaving: bool = False
     commit: bool = False
-    all_stay: bool = False
+    memory_stays: bool = False
 
 
 @dataclass(frozen=True)

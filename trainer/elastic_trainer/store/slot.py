@@ -21,7 +21,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,9 @@ MORE = (
 
 SEAL = 2048
 PAYLOAD = 4096
-SLOTS = 4
-"""Two in turn, and one more for each that is being copied: to storage, and to a peer's memory."""
+SLOTS = 5
+"""Two in turn, one more for each that is being copied, to storage and to a peer's memory, and one
+for a state that is spared."""
 TURNS = 2
 
 _EMPTY = (-1, -1, False)
@@ -298,6 +299,9 @@ class Slots:
     def __init__(self, folder: Path, local_rank: int, kind: str = "rank") -> None:
         self.folder = folder
         self.slots = [Slot(folder / f"{kind}-{local_rank}-{number}") for number in range(SLOTS)]
+        self.spared: frozenset[Slot] = frozenset()
+        """Slots that nothing is written to: they hold what may be needed until a newer state is as
+        safe."""
 
     def check(self, size: int) -> None:
         """Raises SlotError where there is no room for two payloads of `size` bytes; says what there
@@ -310,6 +314,20 @@ class Slots:
             raise SlotError(
                 f"the shared memory at {self.folder.parent} has {free + there} bytes for this "
                 f"rank's checkpoints: expected {wanted}, twice the state; {MORE}"
+            )
+
+    def check_for(self, sizes: Sequence[int]) -> None:
+        """Raises SlotError where there is no room for payloads of these sizes beside what is spared
+        and the newest."""
+        sealed = list(self.sealed())[:1]
+        free_slots = [one for one in self.slots if one not in self.spared and one not in sealed]
+        files = os.statvfs(self.folder)
+        wanted = sum(PAYLOAD + size for size in sizes)
+        there = files.f_bavail * files.f_frsize + sum(_size(one.path) for one in free_slots)
+        if len(sizes) > len(free_slots) or wanted > there:
+            raise SlotError(
+                f"the shared memory at {self.folder.parent} has {there} bytes in "
+                f"{len(free_slots)} places: expected {wanted} in {len(sizes)}; {MORE}"
             )
 
     def prepare(self, size: int) -> None:
@@ -348,9 +366,10 @@ class Slots:
             return (ages[slot] == newest != _EMPTY, unmade, ages[slot])
 
         refused = SlotError(f"all slots at {self.folder} are in use")
-        for slot in sorted((slot for slot in self.slots if slot is not sealed), key=order):
+        left = (slot for slot in self.slots if slot is not sealed and slot not in self.spared)
+        for slot in sorted(left, key=order):
             with slot.locked(exclusive=True) as ours:
-                if ours:
+                if ours and slot not in self.spared:  # which the lock's last holder may have said
                     try:
                         put(slot)
                     except SlotError as error:

@@ -1,0 +1,377 @@
+"""Sharded trainings (FSDP2, HSDP) whose nodes are lost with their memory, and come and go, by seed:
+no committed step lost, nothing read from storage while memory sufficed, the same bits.
+
+    python -m tests.elastic_trainer.sharded_harness --seeds 100 --seed 1
+
+Each seed is a training of 12 steps in several rounds. A round's ranks are processes; a node is a
+folder of shared memory with one or two of them. A node is lost at a point that the seed draws: its
+ranks are killed, and its folder is removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo.convert_frame  # which each rank's first step would else import
+from elastic_trainer.store.errors import StorageError
+from elastic_trainer.store.slot import Slot
+from elastic_trainer.store.storage import Storage
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from tests.elastic_trainer.sharded_round import POINTS, STEPS, Loss, Round, run_rank, train_alone
+
+MOST_ROUNDS = 12
+ROUND_SECONDS = 120.0
+LOST_SECONDS = 0.05
+"""At most so long after a node's loss the agents of the others end their ranks."""
+
+Identity = tuple[int, int]
+
+
+class Violation(Exception):
+    """Something was lost, read without need, or isn't the same."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts of what happened in all seeds."""
+
+    rounds: int = 0
+    losses: int = 0
+    resizes: int = 0
+    restores: int = 0
+    from_storage: int = 0
+    reads: int = 0
+
+
+class Store:
+    """A process with the TCPStore of all rounds, so that this one has no threads as it forks."""
+
+    def __init__(self) -> None:
+        answers, asks = os.pipe()
+        self._pid = os.fork()
+        if not self._pid:
+            server = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
+            os.write(asks, str(server.port).encode())
+            while True:
+                signal.pause()
+        os.close(asks)
+        self.port = int(os.read(answers, 16))
+        os.close(answers)
+
+    def close(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+
+class Training:
+    """One seed.
+
+    Args:
+        folder: of its own, on shared memory.
+    """
+
+    def __init__(self, seed: int, folder: Path, store: Store, counts: Counts) -> None:
+        self.chance = random.Random(seed)
+        self.folder, self.store, self.counts = folder, store, counts
+        self.name = f"{seed}"
+        chance = self.chance
+        self.local = chance.choice((1, 1, 2))
+        self.hybrid = self.local > 1 and chance.random() < 0.5
+        self.every = chance.choice((1, 1, 2, 3))
+        self.slow = chance.choice((0.0, 0.0, 0.05, 0.3))
+        self.fixed = chance.random() < 0.4
+        """The world stays as it is: lost nodes are replaced."""
+        self.nodes = list(range(chance.choice((2, 3, 3, 4)) if self.local == 1 else 2))
+        self._next_node = len(self.nodes)
+        self.events = chance.randint(1, 3)
+        self.made: dict[Identity, set[str]] = {}
+        """By identity: the digests of that state; one, if all is well."""
+        self.safe: Identity = (0, 0)
+        """The newest state that a node's loss may not cost."""
+        self.history: list[str] = []
+
+    @property
+    def shape(self) -> tuple[int, int, bool]:
+        return (len(self.nodes), self.local, self.hybrid)
+
+    def run(self) -> list[torch.Tensor]:
+        """Return the final tensors. Raises Violation."""
+        for number in range(1, MOST_ROUNDS + 1):
+            round_ = self._draw(number)
+            self.history.append(repr(round_))
+            self.counts.rounds += 1
+            whole = self._whole_in_memory()
+            stored = self._stored()
+            lost = self._train(round_)
+            self._check(round_, whole, stored, lost)
+            if lost is None and not round_.fence:
+                final: list[torch.Tensor] = torch.load(self.folder / "final")
+                return final
+            self._change(round_, lost)
+        raise Violation(f"not done after {MOST_ROUNDS} rounds")
+
+    def _draw(self, number: int) -> Round:
+        chance = self.chance
+        plain = Round(
+            number,
+            tuple(self.nodes),
+            self.local,
+            self.hybrid,
+            self.every,
+            mirror_seconds=self.slow,
+        )
+        if self.events <= 0:
+            return plain
+        self.events -= 1
+        if not self.fixed and chance.random() < 0.5:
+            step = self._newest_step() + chance.randint(1, 4)
+            if step < STEPS:
+                leavers = ()
+                if len(self.nodes) > 1 and chance.random() < 0.6:
+                    leavers = tuple(
+                        chance.sample(self.nodes, chance.randint(1, len(self.nodes) - 1))
+                    )
+                plain = replace(plain, fence=step, leavers=leavers)
+                if chance.random() < 0.6:
+                    return plain
+        point = chance.choice(POINTS)
+        hits = (
+            chance.randint(0, 6) if point in ("mirroring", "resharding") else chance.randint(0, 4)
+        )
+        if point == "restored":
+            hits = 0
+        return replace(plain, loss=Loss(chance.choice(self.nodes), point, hits))
+
+    def _train(self, round_: Round) -> int | None:
+        """Return the node that was lost; None if all ended well."""
+        prefix = f"{self.name}/{round_.number}"
+        ranks: dict[int, int] = {}
+        for rank in range(round_.world):
+            pid = os.fork()
+            if not pid:
+                run_rank(self.folder, round_, rank, self.store.port, prefix)
+            ranks[pid] = rank
+        ended: dict[int, int] = {}
+        deadline = time.monotonic() + ROUND_SECONDS
+        try:
+            while len(ended) < len(ranks) and time.monotonic() < deadline:
+                if self._reap(ranks, ended) and any(ended.values()):
+                    time.sleep(self.chance.random() * LOST_SECONDS)
+                    self._reap(ranks, ended)
+                    break
+                time.sleep(0.002)
+        finally:
+            for pid in ranks.keys() - ended.keys():
+                os.kill(pid, signal.SIGKILL)
+            before = dict(ended)
+            while len(ended) < len(ranks):
+                self._reap(ranks, ended)
+        killed = {ranks[pid] for pid, code in before.items() if code == -signal.SIGKILL}
+        if len(before) == len(ranks) and not any(before.values()):
+            return None
+        if not killed:
+            texts = [
+                (self.folder / f"log-{round_.number}-{rank}").read_text()[-9000:]
+                for rank in range(round_.world)
+            ]
+            raise Violation(f"ranks ended with {before} in {round_}:\n" + "\n".join(texts))
+        node = round_.node_of(killed.pop())
+        shutil.rmtree(self.folder / f"node-{node}", ignore_errors=True)
+        return node
+
+    @staticmethod
+    def _reap(ranks: dict[int, int], ended: dict[int, int]) -> bool:
+        new = False
+        for pid in ranks.keys() - ended.keys():
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                ended[pid] = os.waitstatus_to_exitcode(status)
+                new = True
+        return new
+
+    def _change(self, round_: Round, lost: int | None) -> None:
+        """The world that comes next."""
+        if lost is not None:
+            self.counts.losses += 1
+            place = self.nodes.index(lost)
+            self.nodes.remove(lost)
+            if self.fixed or not self.nodes or self.chance.random() < 0.4:
+                self.nodes.insert(place, self._new_node())
+            else:
+                self.counts.resizes += 1
+            return
+        for node in round_.leavers:
+            self.nodes.remove(node)
+            shutil.rmtree(self.folder / f"node-{node}")
+        self.counts.resizes += 1
+        most = 4 if self.local == 1 else 2
+        if (not round_.leavers or self.chance.random() < 0.3) and len(self.nodes) < most:
+            self.nodes.insert(self.chance.randint(0, len(self.nodes)), self._new_node())
+
+    def _new_node(self) -> int:
+        self._next_node += 1
+        return self._next_node - 1
+
+    # ---- what must be true
+
+    def _check(self, round_: Round, whole: Identity, stored: Identity, lost: int | None) -> None:
+        said = [self._said(round_.number, rank) for rank in range(round_.world)]
+        restored = [one for lines in said for one in lines if one["kind"] == "restored"]
+        for one in (one for lines in said for one in lines if one["kind"] == "made"):
+            self.made.setdefault(tuple(one["identity"]), set()).add(one["digest"])
+        for one in restored:
+            self.counts.restores += 1
+            self.counts.reads += one["reads"]
+            self.counts.from_storage += "STORAGE" in one["sources"]
+            identity = tuple(one["identity"])
+            if identity < max(self.safe, stored):
+                raise Violation(f"{self.safe} and {stored} were safe, {identity} was restored")
+            if identity < whole:
+                raise Violation(f"memory had {whole} whole, {identity} was restored")
+            if whole >= stored and one["reads"]:
+                raise Violation(f"memory had {whole}, storage {stored}: {one['reads']} files read")
+            if identity != (0, 0):
+                self.made.setdefault(identity, set()).add(one["digest"])
+        for identity, digests in self.made.items():
+            if len(digests) != 1:
+                raise Violation(f"{identity} has {len(digests)} contents")
+        kept = [
+            {tuple(one["identity"]) for one in lines if one["kind"] == "kept"} for lines in said
+        ]
+        mirrored = max(set.intersection(*kept), default=(0, 0))
+        if lost is None:
+            # What stood at the fence is safe, and so it is from a node of the next world.
+            self.safe = max(self.safe, mirrored, max(map(tuple, self.made)))
+            staying = set(round_.nodes) - set(round_.leavers)
+            if round_.fence and len(staying) > 1:
+                for node in staying:
+                    self._expect_in_memory(self.safe, (*round_.leavers, node))
+                if any(one["kind"] == "waited for storage" for lines in said for one in lines):
+                    raise Violation("a fence waited for storage")
+        elif len(round_.nodes) > 1:
+            self.safe = mirrored
+            self._expect_in_memory(self.safe, (lost,))
+        else:
+            self.safe = (0, 0)
+
+    def _expect_in_memory(self, identity: Identity, gone: tuple[int, ...]) -> None:
+        found = self._whole_in_memory(gone)
+        if found < identity:
+            raise Violation(f"memory had {identity} on two nodes, without {gone} it has {found}")
+
+    def _said(self, number: int, rank: int) -> list[dict[str, Any]]:
+        lines = (self.folder / f"said-{number}-{rank}").read_text().split("\n")
+        return [json.loads(line) for line in lines[:-1]]
+
+    def _newest_step(self) -> int:
+        return max(self._whole_in_memory(), self._stored())[1]
+
+    def _whole_in_memory(self, gone: tuple[int, ...] = ()) -> Identity:
+        """Return the newest state of which all parts are in the memory, sealed, of the nodes but
+        those that are gone."""
+        found: dict[tuple[Identity, int], set[int]] = {}
+        for node in set(self.nodes) - set(gone):
+            for path in (self.folder / f"node-{node}").glob("*-*-*"):
+                label = Slot(path).sealed()
+                if label is not None:
+                    found.setdefault((label.identity, label.world), set()).add(label.rank)
+        whole = [identity for (identity, world), owners in found.items() if len(owners) == world]
+        return max(whole, default=(0, 0))
+
+    def _stored(self) -> Identity:
+        with contextlib.suppress(StorageError):
+            commits = Storage(self.folder / "commits").commits()
+            return max((one.identity for one in commits), default=(0, 0))
+        return (0, 0)
+
+
+def _alone() -> list[torch.Tensor]:
+    """Return what one process without shards ends with."""
+    with shared_memory() as folder:
+        pid = os.fork()
+        if not pid:
+            train_alone(folder / "final")
+            os._exit(0)
+        os.waitpid(pid, 0)
+        tensors: list[torch.Tensor] = torch.load(folder / "final")
+        return tensors
+
+
+@contextlib.contextmanager
+def shared_memory() -> Iterator[Path]:
+    place = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    folder = Path(tempfile.mkdtemp(prefix="sharded-harness-", dir=place))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1, help="the first one")
+    options = parser.parse_args()
+    counts, kinds = Counts(), Counter[str]()
+    calm: dict[tuple[int, int, bool], list[torch.Tensor]] = {}
+    largest, equal, failed = 0.0, 0, []
+    store = Store()
+    began = time.monotonic()
+    alone = _alone()
+    try:
+        for seed in range(options.seed, options.seed + options.seeds):
+            with shared_memory() as folder:
+                training = Training(seed, folder, store, counts)
+                shape = training.shape
+                kinds["HSDP" if training.hybrid else "FSDP2"] += 1
+                try:
+                    if shape not in calm:
+                        with shared_memory() as other:
+                            undisturbed = Training(seed, other, store, Counts())
+                            undisturbed.events, undisturbed.name = 0, f"calm-{shape}"
+                            calm[shape] = undisturbed.run()
+                    final = training.run()
+                    gap = max(
+                        float((one - other).abs().max())
+                        for one, other in zip(final, calm[shape], strict=True)
+                    )
+                    apart = max(
+                        float((one - other).abs().max())
+                        for one, other in zip(final, alone, strict=True)
+                    )
+                    if training.fixed and gap:
+                        raise Violation(f"the undisturbed run's tensors differ by {gap}")
+                    if max(gap, apart) > 1e-9:
+                        raise Violation(f"tensors differ by {gap}, by {apart} from one process's")
+                    equal += training.fixed
+                    largest = max(largest, gap)
+                except Violation as violation:
+                    failed.append(seed)
+                    print(f"seed {seed}: {violation}\n  " + "\n  ".join(training.history))
+            print(f"{time.monotonic() - began:7.1f} s: seed {seed} done", flush=True)
+    finally:
+        store.close()
+    print(f"{dict(kinds)}; {counts}")
+    print(f"{equal} at constant world equal in all bits; else max |Δ| {largest:.1e}")
+    print(f"failed: {failed}" if failed else "nothing lost, nothing read without need")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,340 @@
+"""A rank of one round of a sharded training, which may be lost at a chosen point of it."""
+
+from __future__ import annotations
+
+import faulthandler
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import elastic_trainer.checkpoint.mirror as mirror_module
+import elastic_trainer.checkpoint.parts as parts_module
+import elastic_trainer.checkpoint.restorer as restorer_module
+import torch
+import torch.distributed as dist
+from elastic_trainer import Checkpointer, ElasticDataset, WorkerLink
+from elastic_trainer.checkpoint.memory import Memory
+from elastic_trainer.checkpoint.recovery import Recovery
+from elastic_trainer.checkpoint.sharded import Shards
+from elastic_trainer.link.order import Order
+from elastic_trainer.parent_death import die_with
+from elastic_trainer.store.slot import Slot
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import TensorDataset
+
+GLOBAL_BATCH = 24
+SAMPLES = 96
+STEPS = 12
+"""Of a whole training."""
+POINTS = (
+    "in a step",
+    "stepped",
+    "in memory",
+    "sealed",
+    "mirroring",
+    "mirrored",
+    "storing",
+    "resharding",
+    "restored",
+)
+"""Moments at which a node may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A node that is lost with its memory as one of its ranks comes to a point."""
+
+    node: int
+    point: str
+    hits: int
+    """How often the rank passes the point before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A life of the processes.
+
+    Args:
+        number: in its job.
+        nodes: names, in the order of their ranks.
+        local: ranks of each node.
+        hybrid: replicas elastic, shards inside a node (HSDP); else over all ranks (FSDP2).
+        every: steps between saves.
+        fence: the step at which the world changes; none if 0.
+        leavers: nodes that leave there.
+        loss: of a node, if any.
+        mirror_seconds: how long a part takes to another node's memory, at least.
+    """
+
+    number: int
+    nodes: tuple[int, ...]
+    local: int
+    hybrid: bool
+    every: int
+    fence: int = 0
+    leavers: tuple[int, ...] = ()
+    loss: Loss | None = None
+    mirror_seconds: float = 0.0
+
+    @property
+    def world(self) -> int:
+        return len(self.nodes) * self.local
+
+    def node_of(self, rank: int) -> int:
+        return self.nodes[rank // self.local]
+
+
+def run_rank(folder: Path, round_: Round, rank: int, port: int, prefix: str) -> NoReturn:
+    """Train as one rank of a round, in a process that was forked for it; ends the process."""
+    die_with(os.getppid())
+    output = os.open(folder / f"log-{round_.number}-{rank}", os.O_CREAT | os.O_WRONLY, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    faulthandler.dump_traceback_later(100, exit=True)
+    code = 1
+    try:
+        code = _Rank(folder, round_, rank).train(port, prefix)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class _Agent(WorkerLink):
+    """The link to an agent that verifies at once, and stops the round at a step known before."""
+
+    def __init__(self, rank: _Rank) -> None:
+        super().__init__(None)
+        self._rank = rank
+        self._leaving = rank.round.node_of(rank.rank) in rank.round.leavers
+        self.memory_stays = not self._leaving
+
+    def boundary(self, step: int, samples: int = 0, waited: float = 0.0) -> Order:
+        if step != self._rank.round.fence:
+            return Order.GO
+        return Order.LEAVE if self._leaving else Order.FENCE
+
+    def saved(self, path: str, *_: Any, **__: Any) -> None:
+        self._rank.reach("in memory")
+        assert Slot(Path(path)).verify() is not None
+        self._rank.reach("sealed")
+
+    def fenced(self, step: int, order: Order) -> NoReturn:
+        self._rank.log(kind="fenced", step=step)
+        os._exit(0)
+
+
+class _Rank:
+    def __init__(self, folder: Path, round_: Round, rank: int) -> None:
+        self.folder, self.round, self.rank = folder, round_, rank
+        self._hits = 0
+        self._restoring = True
+        self.reads = 0
+        """Files of states in storage that were opened to restore one."""
+        self._found: Recovery | None = None
+        self._said = open(folder / f"said-{round_.number}-{rank}", "w", buffering=1)  # noqa: SIM115
+
+    def log(self, **said: Any) -> None:
+        self._said.write(json.dumps(said) + "\n")
+
+    def reach(self, point: str) -> None:
+        loss = self.round.loss
+        if loss is None or loss.point != point or loss.node != self.round.node_of(self.rank):
+            return
+        if self._hits == loss.hits:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._hits += 1
+
+    def train(self, port: int, prefix: str) -> int:
+        self._watch()
+        torch.set_num_threads(1)
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
+        dist.init_process_group(
+            "gloo",
+            store=dist.PrefixStore(prefix, store),
+            rank=self.rank,
+            world_size=self.round.world,
+            timeout=timedelta(seconds=60),
+        )
+        model, optimizer, data, checkpointer = self._make()
+        self.reach("restored")
+        self._restoring = False
+        assert self._found is not None
+        identity = (checkpointer.parent, data.steps)
+        self.log(
+            kind="restored",
+            identity=identity,
+            sources=sorted({source.name for source in self._found.sources}),
+            reads=self.reads,
+            digest=_digest(model, optimizer),
+        )
+        for inputs, wanted in data:
+            with data.micro_batch(model):
+                (data.weight * torch.nn.functional.mse_loss(model(inputs), wanted)).backward()
+            if not data.last:
+                continue
+            self.reach("in a step")
+            optimizer.step()
+            optimizer.zero_grad()
+            made = (checkpointer.run, data.steps + 1)
+            self.log(kind="made", identity=made, digest=_digest(model, optimizer))
+            self.reach("stepped")
+            checkpointer.step()
+            if data.steps == STEPS:
+                break
+        checkpointer.finish()
+        if self.rank == 0:
+            torch.save(_whole(model, optimizer), self.folder / "final.new")
+            os.rename(self.folder / "final.new", self.folder / "final")
+        else:
+            _whole(model, optimizer)
+        self.log(kind="finished")
+        dist.barrier()
+        return 0
+
+    def _make(self) -> tuple[Any, Any, Any, Any]:
+        model = _model()
+        mesh = None
+        if self.round.hybrid:
+            shape = (self.round.world // self.round.local, self.round.local)
+            mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replica", "shard"))
+        fully_shard(model[0], mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        optimizer, data = _optimizer(model), _data()
+        mine = self.folder / f"node-{self.round.node_of(self.rank)}"
+        mine.mkdir(exist_ok=True)
+        agent = _Agent(self)
+        local = self.round.local
+        memory = Memory(
+            mine, agent, every_rank=True, local_rank=self.rank % local, local_world=local
+        )
+        checkpointer = Checkpointer(
+            self.folder / "commits",
+            model=model,
+            optimizer=optimizer,
+            data=data,
+            every=self.round.every,
+            memory=memory,
+            link=agent,
+        )
+        return model, optimizer, data, checkpointer
+
+    def _watch(self) -> None:
+        """Come to points, and count what is read of storage."""
+        commits = str(self.folder / "commits")
+
+        def opened(event: str, arguments: tuple[Any, ...]) -> None:
+            if event != "open" or not self._restoring:
+                return
+            path, _, flags = arguments
+            reads = isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY
+            states = (".distcp", ".pt", ".metadata")
+            if reads and str(path).startswith(commits) and str(path).endswith(states):
+                self.reads += 1
+
+        sys.addaudithook(opened)
+
+        def before(module: Any, name: str, point: str) -> None:
+            original = getattr(module, name)
+
+            def reached(*arguments: Any, **named: Any) -> Any:
+                self.reach(point)
+                return original(*arguments, **named)
+
+            setattr(module, name, reached)
+
+        receive = mirror_module._receive
+
+        def slowly(*arguments: Any) -> None:
+            time.sleep(self.round.mirror_seconds)
+            receive(*arguments)
+
+        mirror_module._receive = slowly
+        before(mirror_module, "_receive", "mirroring")
+        before(parts_module, "_carry_out", "resharding")
+        before(Shards, "_write", "storing")
+        write = Shards.write
+
+        def waited(*arguments: Any, **named: Any) -> None:
+            self.log(kind="waited for storage", step=named["step"])
+            write(*arguments, **named)
+
+        Shards.write = waited  # type: ignore[method-assign]
+        keep, choose = mirror_module.Mirror.keep, restorer_module.choose_recovery_source
+
+        def kept(mirror: Any, slot: Any, label: Any, peers: Any) -> bool:
+            done = keep(mirror, slot, label, peers)
+            if mirror.kept == label.identity:
+                self.log(kind="kept", identity=label.identity)
+                self.reach("mirrored")
+            return done
+
+        def chose(*arguments: Any, **named: Any) -> Recovery:
+            self._found = choose(*arguments, **named)
+            return self._found
+
+        mirror_module.Mirror.keep = kept  # type: ignore[method-assign]
+        restorer_module.choose_recovery_source = chose
+
+
+def train_alone(to: Path) -> None:
+    """Train without shards, commits or peers, and save the tensors that it ends with."""
+    model, data = _model(), _data()
+    optimizer = _optimizer(model)
+    for inputs, wanted in data:
+        torch.nn.functional.mse_loss(model(inputs), wanted).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        data.applied()
+        if data.steps == STEPS:
+            break
+    torch.save(_tensors(model, optimizer), to)
+
+
+def _model() -> torch.nn.Module:
+    torch.manual_seed(1)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 13), torch.nn.Tanh(), torch.nn.Linear(13, 1)
+    ).double()
+
+
+def _optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def _data() -> ElasticDataset:
+    values = torch.linspace(-1, 1, SAMPLES * 6, dtype=torch.float64).reshape(SAMPLES, 6)
+    samples = TensorDataset(values, values.sin().sum(1, keepdim=True))
+    return ElasticDataset(samples, global_batch=GLOBAL_BATCH, epochs=STEPS)
+
+
+def _whole(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return all parameters and moments, on all ranks."""
+    return [one.full_tensor() for one in _tensors(model, optimizer)]  # type: ignore[operator]
+
+
+def _tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    tensors = []
+    for parameter in model.parameters():
+        tensors.append(parameter.detach())
+        state = optimizer.state.get(parameter, {})
+        tensors += [state[name] for name in ("exp_avg", "exp_avg_sq") if state]
+    return tensors
+
+
+def _digest(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    digest = hashlib.sha256()
+    for tensor in _whole(model, optimizer):
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
