@@ -21,7 +21,7 @@ from experiments.replay import MEASURED, Node, Replay, Replayed, Segment
 from experiments.source import Source
 from experiments.table import markdown, percent, verdict
 from volcano_elastic.api.amount import Bytes, Cpu
-from volcano_elastic.brain.advice import advise, advise_running
+from volcano_elastic.brain.advice import Unknown, advise, advise_running
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.history.run import PodLoad, Run
 from volcano_elastic.brain.past import Past
@@ -85,16 +85,17 @@ class Oracle(Guesses):
 class Brain(Guesses):
     """Requests that Brain recommends in mode Live, where it does; else people's."""
 
-    def __init__(self, year: Year, node: Amounts) -> None:
+    def __init__(self, year: Year, node: Amounts, unknown: Unknown | None = None) -> None:
         super().__init__(year)
         self._node, self._past, self._random = node, Past(), random.Random(1)
+        self._unknown = unknown
         self.milliseconds: list[float] = []
         self.unadvised = 0
 
     def begins(self, job: YearsJob) -> Amounts:
         guess = self.written[job.thing]
         begun = time.thread_time()
-        found = advise(_object(guess), _run(job), self._past, self._node)
+        found = advise(_object(guess), _run(job), self._past, self._node, self._unknown)
         self.milliseconds.append(1000 * (time.thread_time() - begun))
         alike = self._past.similar(_run(job), "Worker").runs
         self.unadvised += not alike

@@ -10,19 +10,23 @@ import pytest
 
 from tests.brain.runs import NOW, amounts, load, run
 from tests.operator.process import job
+from volcano_elastic.api.amount import Percent
 from volcano_elastic.api.brain_mode import BrainMode, mode_of
 from volcano_elastic.api.pytorchjob_shape import (
     BRAIN_ANNOTATION,
     DATA_SET_ANNOTATION,
     USER_ANNOTATION,
 )
-from volcano_elastic.brain.advice import advise, advise_running, recommendation
+from volcano_elastic.brain.advice import Unknown, advise, advise_running, recommendation
+from volcano_elastic.brain.history.gpu_load import GpuUse
 from volcano_elastic.brain.observation import (
     largest,
+    leanest,
     measured,
     runs_untold,
     seen,
     told,
+    told_gpus,
     usage,
 )
 from volcano_elastic.brain.past import Past
@@ -69,6 +73,10 @@ def test_a_run_is_what_its_job_tells() -> None:
     )
     assert (found.restarts, found.out_of_memory, found.speeds) == (2, 1, {1: 30.0, 4: 100.5})
     assert (found.outcome, found.ended) == ("", None)
+    sizes = {"checkpointSize": {"Worker": "3Gi", "PS": "24Gi"}}
+    told = seen(created(elastic=sizes), found, NOW)
+    assert told.checkpoint == {"Worker": amounts(1, 3).memory, "PS": amounts(1, 24).memory}
+    assert seen(created(), told, NOW).checkpoint == told.checkpoint, "the last that was told"
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -86,11 +94,11 @@ def test_a_sample_is_of_the_training_container_alone() -> None:
     used = usage([METRICS, METRICS | {"containers": [{"name": "pytorch", "usage": {"cpu": "?"}}]}])
     assert used == {("default", "a-worker-1"): amounts(1.5, 3)}
     mine = {name: one for (_, name), one in used.items()}
-    found = measured(run(loads=()), [pod(0), pod(1)], mine, NOW)
+    found = measured(run(loads=()), [pod(0), pod(1)], mine, NOW, {})
     (only,) = found.loads
     assert (only.role, only.index, only.peak) == ("Worker", 1, amounts(1.5, 3))
     assert only.requested == amounts(2, 0)
-    again = measured(found, [pod(1)], {"a-worker-1": amounts(1, 5)}, NOW)
+    again = measured(found, [pod(1)], {"a-worker-1": amounts(1, 5)}, NOW, {})
     assert again.loads[0].peak == amounts(1.5, 5)
 
 
@@ -101,6 +109,17 @@ def test_what_the_trainer_told_lately_needs_no_metrics_api() -> None:
     fresh = told([job], NOW + timedelta(minutes=5))
     assert fresh == {("default", "a-worker-0"): amounts(1.5, 3)}
     assert told([job], NOW + timedelta(minutes=7)) == {}, "nobody knows any more"
+    assert told_gpus([job], NOW) == {}, "that has no memory of a GPU has none"
+    loads["pods"]["a-worker-0"]["gpuMemory"] = "8Gi"
+    use = GpuUse(amounts(1, 8).memory, Percent(70))
+    assert told_gpus([job], NOW) == {("default", "a-worker-0"): use}
+    own = {"a-worker-0": amounts(1.5, 3)}
+    gpus = {"a-worker-0": use}
+    (found,) = measured(run(loads=()), [pod(0)], own, NOW, gpus).loads
+    assert found.gpu is not None and found.gpu.peak == use.memory
+    assert found.gpu.usual is not None and 70 <= found.gpu.usual.count <= 74
+    (found,) = measured(run(loads=()), [pod(0)], own, NOW, {}).loads
+    assert found.gpu is None
     assert told([created(), created(elastic={"loads": {"pods": {}}})], NOW) == {}
     running = [pod(index) | {"status": {"phase": "Running"}} for index in (0, 1)]
     assert [runs_untold(one, fresh) for one in running] == [False, True]
@@ -110,11 +129,10 @@ def test_what_the_trainer_told_lately_needs_no_metrics_api() -> None:
 def test_a_job_is_told_what_runs_like_it_used_and_why() -> None:
     runs = [run(f"run-{i}", image="train:1", loads=(load(0, amounts(2, 4)),)) for i in range(41)]
     (advice,) = advise(created(), seen(created(), None, NOW), Past(runs), None)
-    assert advice.asked == amounts(8, 16) and advice.wanted.memory.whole_mebibytes() == (
-        amounts(1, 4.6).memory.whole_mebibytes()
-    )
+    assert advice.asked == amounts(8, 16) and advice.wanted.memory == amounts(1, 5).memory
     assert str(advice).endswith(
-        "would do: p95 of 41 runs by this user with this image on this data set, and 15 %"
+        "would do: p95 of 41 runs by this user with this image on this data set, and 15 %; "
+        "of memory p99 and 25 %"
     )
 
 
@@ -162,7 +180,8 @@ def test_a_recommendation_says_how_much_and_why_and_nothing_is_said_too() -> Non
             "Worker": {
                 "cpu": str(found[0].wanted.cpu),
                 "memory": str(found[0].wanted.memory),
-                "message": "p95 of 3 runs by this user with this image on this data set, and 15 %",
+                "message": "p95 of 3 runs by this user with this image on this data set, and 15 %; "
+                "of memory p99 and 40 %",
             }
         },
     }
@@ -211,4 +230,30 @@ def test_by_few_runs_or_a_single_fact_nobody_is_told_to_ask_for_less_memory() ->
         assert advice.wanted.cpu < advice.asked.cpu
     more = [run(f"u{i}", data_set="", loads=(load(0, amounts(2, 40)),)) for i in range(2)]
     (advice,) = advise(created(), this, Past(more), None)
-    assert advice.wanted.memory == amounts(2, 46).memory, "more it may be"
+    assert advice.wanted.memory == amounts(2, 56).memory, "more it may be"
+
+
+def test_a_new_kind_of_job_has_more_memory_where_its_nodes_have_it_and_the_admin_says_so() -> None:
+    this, node = seen(created(), None, NOW), amounts(32, 256)
+    (advice,) = advise(created(), this, Past(), node, Unknown(2.0, node))
+    assert advice.wanted == amounts(8, 32)
+    assert advice.why.startswith("no earlier run is like this one: more memory until ")
+    lean = amounts(64, 160)  # 20 GiB for 8 CPUs
+    (advice,) = advise(created(), this, Past(), node, Unknown(2.0, lean))
+    assert advice.wanted == amounts(8, 20)
+    assert advise(created(), this, Past(), node, Unknown(2.0, amounts(64, 64))) == []
+    few = [run(f"u{i}", image="train:1", loads=(load(0, amounts(8, 4)),)) for i in range(2)]
+    (advice,) = advise(created(), this, Past(few), node, Unknown(2.0, node))
+    assert advice.wanted.memory == amounts(8, 32).memory
+    more = [*few, run("u2", image="train:1", loads=(load(0, amounts(8, 4)),))]
+    (advice,) = advise(created(), this, Past(more), node, Unknown(2.0, node))
+    assert advice.wanted.memory < amounts(8, 16).memory, "three tell enough"
+
+
+def test_the_leanest_node_is_that_with_the_least_memory_for_each_cpu() -> None:
+    nodes = [
+        {"status": {"allocatable": {"cpu": cpu, "memory": memory}}}
+        for cpu, memory in (("32", "256Gi"), ("64", "128Gi"), ("4", "64Gi"), ("0", "1Gi"))
+    ]
+    assert leanest([*nodes, {}]) == amounts(64, 128)
+    assert leanest([{}]) is None

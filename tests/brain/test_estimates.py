@@ -14,8 +14,14 @@ from volcano_elastic.brain.estimate.amounts import (
     Limits,
     within,
 )
+from volcano_elastic.brain.estimate.checkpoint import memory_of_servers
 from volcano_elastic.brain.estimate.job_load import Configuration, JobLoad, total
-from volcano_elastic.brain.estimate.right_size import percentile, right_size
+from volcano_elastic.brain.estimate.right_size import (
+    margin_of_memory,
+    percentile,
+    right_size,
+    unknown_memory,
+)
 from volcano_elastic.brain.estimate.start_up import WITHOUT_HISTORY, start_up
 from volcano_elastic.brain.estimate.tuning import (
     MOST_AT_ONCE,
@@ -104,6 +110,38 @@ def test_a_start_has_room_for_what_was_used_and_fits_a_node(similar: list[JobLoa
     totals = [total(job.parameter_servers) for job in similar if job.parameter_servers]
     for one in totals:
         assert found.parameter_server.memory * found.parameter_servers >= one.memory
+
+
+# X3: a checkpoint
+
+
+def test_servers_have_a_checkpoints_size_over_sixty_per_cent_in_place_of_the_default() -> None:
+    assert memory_of_servers(Bytes.gib(24)) == Bytes.gib(40)
+    found = start_up([], NODE, Bytes.gib(24))
+    assert (found.parameter_servers, found.parameter_server) == (1, load(8, 40))
+    small = start_up([], Limits(node=load(32, 16)), Bytes.gib(24))
+    assert (small.parameter_servers, small.parameter_server) == (3, load(8, 16))
+    assert found.worker == start_up([], NODE).worker, "it says nothing of workers"
+
+
+def test_a_checkpoint_is_the_least_beside_jobs_that_used_less() -> None:
+    similar = [JobLoad((load(4, 10), load(4, 10)), (load(1, 1),))]
+    assert start_up(similar, NODE, Bytes.gib(6)) == start_up(similar, NODE)
+    found = start_up(similar, NODE, Bytes.gib(24))
+    assert (found.parameter_servers, found.parameter_server) == (2, load(4, 20))
+
+
+@given(st.lists(jobs, max_size=4), st.integers(0, 2**38), st.integers(0, 2**38))
+def test_a_larger_checkpoint_never_means_less_memory(
+    similar: list[JobLoad], one: int, other: int
+) -> None:
+    limits = Limits(node=load(64, 256))
+    small, large = (
+        start_up(similar, limits, Bytes(size) if size else None) for size in sorted((one, other))
+    )
+    if one and other:
+        held = [found.parameter_server.memory * found.parameter_servers for found in (small, large)]
+        assert held[0] <= held[1] or held[1] >= memory_of_servers(Bytes(max(one, other)))
 
 
 # D3: after three minutes
@@ -279,6 +317,39 @@ def test_a_request_is_p95_of_earlier_runs_and_a_margin() -> None:
     found = right_size(runs, NODE)
     assert found == Amounts(Cpu(21_850), Bytes.gib(1.15).whole_mebibytes())
     assert right_size([], NODE) is None
+
+
+def test_of_memory_only_one_run_in_a_hundred_is_passed_over() -> None:
+    runs = [load(1, gib) for gib in range(1, 201)]
+    found = right_size(runs, Limits(), 1.25)
+    assert found is not None and found.memory == Bytes.gib(198 * 1.25)
+
+
+@pytest.mark.parametrize(
+    ("runs", "close", "same_image", "margin"),
+    [
+        (5, True, True, 1.25),
+        (41, True, True, 1.25),
+        (3, True, True, 1.4),
+        (41, True, False, 1.6),
+        (2, False, True, 1.4),
+        (41, False, False, 1.4),
+    ],
+)
+def test_the_less_runs_tell_the_wider_the_margin_of_memory(
+    runs: int, close: bool, same_image: bool, margin: float
+) -> None:
+    assert margin_of_memory(runs, close=close, same_image=same_image) == margin
+
+
+@given(amounts, st.floats(1, 4), amounts)
+def test_a_new_kind_of_job_has_no_less_than_it_asks_for_nor_more_than_its_share_of_a_node(
+    asked: Amounts, factor: float, node: Amounts
+) -> None:
+    found = unknown_memory(asked, factor, node)
+    assert asked.memory <= found <= asked.memory * factor
+    fit = min(node.cpu.count // asked.cpu.count, node.memory.count // asked.memory.count)
+    assert fit == min(node.cpu.count // asked.cpu.count, node.memory.count // found.count)
 
 
 @given(st.lists(amounts, min_size=1, max_size=30), amounts)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -17,11 +19,15 @@ from hypothesis import strategies as st
 
 from tests.brain import postgres
 from tests.brain.runs import NOW, amounts, load, run
+from volcano_elastic.api.amount import Bytes, Percent
 from volcano_elastic.brain.history.database import History
+from volcano_elastic.brain.history.gpu_load import GpuUse
 from volcano_elastic.brain.history.run import anonymous
 from volcano_elastic.brain.history.schema import METADATA
 from volcano_elastic.cli.main import main
 from volcano_elastic.database.database import DatabaseError
+
+BYTES = st.integers(0, 2**38).map(Bytes)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +112,21 @@ def test_migrating_again_keeps_what_is_there(url: str, history: History) -> None
     again.close()
 
 
+def test_runs_of_the_first_version_are_kept_and_know_nothing_of_gpus(
+    url: str, history: History
+) -> None:
+    history.write(run())
+    config = Config()
+    config.set_main_option("script_location", "volcano_elastic.brain.history:migrations")
+    with history.database.transaction() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "1")
+    with pytest.raises(DatabaseError, match="checkpoint"):
+        history.runs()
+    history.migrate()
+    assert history.runs() == [run()]
+
+
 def test_migrations_lead_to_the_tables_as_the_code_has_them(history: History) -> None:
     with history.database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
@@ -174,22 +195,29 @@ def test_a_server_that_was_restarted_is_used_again(postgres_server: postgres.Ser
 @settings(max_examples=30, deadline=None)
 @given(
     used=st.lists(
-        st.tuples(st.integers(0, 64_000), st.integers(0, 2**38), st.integers(0, 10**6)),
+        st.tuples(
+            *(st.integers(0, 64_000), st.integers(0, 2**38), st.integers(0, 10**6)),
+            st.none() | st.builds(GpuUse, BYTES, st.none() | st.integers(0, 100).map(Percent)),
+        ),
         max_size=8,
     ),
+    sizes=st.dictionaries(st.sampled_from(("Worker", "PS")), BYTES),
     text=st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=20),
     speeds=st.dictionaries(st.integers(1, 10**6), st.floats(0, 1e12), max_size=4),
 )
 def test_any_run_comes_back_as_it_was(
-    used: list[tuple[int, int, int]], text: str, speeds: dict[int, float]
+    used: list[tuple[int, int, int, GpuUse | None]],
+    sizes: dict[str, Bytes],
+    text: str,
+    speeds: dict[int, float],
 ) -> None:
     history = History("sqlite://")
     history.migrate()
     one = load()
-    for cpu, memory, seconds in used:
+    for cpu, memory, seconds, gpu in used:
         sample = amounts(cpu / 1000, memory / 2**30)
-        one = one.with_sample(sample, NOW + timedelta(seconds=seconds), amounts(1, 1))
-    written = run(user=text, labels={text: text}, speeds=speeds, loads=(one,))
+        one = one.with_sample(sample, NOW + timedelta(seconds=seconds), amounts(1, 1), gpu)
+    written = run(user=text, labels={text: text}, speeds=speeds, loads=(one,), checkpoint=sizes)
     history.write(written)
     assert history.run("u1") == written
     history.close()
@@ -217,13 +245,19 @@ def test_the_command_prints_runs_as_a_table_and_as_json(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'history.db'}"
     history = History(url)
     history.migrate()
-    history.write(run())
+    gpu = GpuUse(Bytes.gib(30), Percent(85))
+    used = load(0, amounts(2, 3)).with_sample(amounts(1, 1), NOW, amounts(8, 16), gpu)
+    history.write(run(loads=(used,), checkpoint={"Worker": Bytes.gib(2)}))
     history.close()
     invoke = CliRunner().invoke
     shown = invoke(main, ["history", "resnet", "-n", "team", "--database", url])
     assert shown.exit_code == 0 and "Succeeded" in shown.output and "ann" in shown.output
+    assert "30Gi of GPUs" in shown.output
     listed = invoke(main, ["history", "--user", "ann", "--json", "--database", url])
-    assert [one["outcome"] for one in json.loads(listed.output)] == ["Succeeded"]
+    (told,) = json.loads(listed.output)
+    assert told["outcome"] == "Succeeded" and told["checkpoint"] == {"Worker": "2Gi"}
+    (pod,) = told["pods"]
+    assert pod["gpu"]["memory"] == "30Gi" and 85 <= pod["gpu"]["percent"] <= 90
     hidden = invoke(
         main, ["history", "--queue", "vision", "--json", "--anonymous", "--database", url]
     )

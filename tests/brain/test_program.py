@@ -94,7 +94,7 @@ async def test_jobs_are_recorded_and_new_ones_are_told_what_others_used(tmp_path
             told = await eventually(lambda: events(client, "new"), "the job is advised")
             assert len(told) == 1
             assert told[0].startswith("Worker pods ask for 8 CPU, 16Gi; ")
-            assert told[0].endswith("p95 of 4 runs by this user with this image, and 15 %")
+            assert "p95 of 4 runs by this user with this image, and 15 %; " in told[0]
             ended = {"type": "Succeeded", "status": "True", "reason": "x", "message": "x"}
             ended |= {"lastTransitionTime": "2026-01-01T12:00:00Z"}
             await client.patch(

@@ -172,6 +172,31 @@ def test_without_runs_like_it_only_who_asks_for_nothing_gets_the_articles_defaul
     assert found.wanted.memory == Bytes.parse("8G").whole_mebibytes()
 
 
+def test_servers_begin_with_what_their_checkpoint_takes_as_told_or_else_annotated() -> None:
+    fresh = replace(measured(), uid="u9", loads=())
+    made = served(servers=2, checkpointSize={"PS": "24Gi", "Worker": "1Gi"})
+    (found,) = advise(made, fresh, Past(), NODE)
+    assert (found.role, found.wanted) == ("PS", amounts(4, 20)), "CPU as it asks for"
+    assert found.why == "a checkpoint of 24Gi fills them by 60%"
+    said = served(servers=2)
+    said["metadata"]["annotations"]["volcano-elastic.io/checkpoint-size"] = "48Gi"
+    (found,) = advise(said, fresh, Past(), NODE)
+    assert found.wanted.memory == Bytes.gib(40)
+    said["status"]["elastic"]["checkpointSize"] = {"PS": "24Gi"}
+    (found,) = advise(said, fresh, Past(), NODE)
+    assert found.wanted.memory == Bytes.gib(20), "who holds it knows better"
+
+
+def test_a_checkpoint_that_the_newest_run_like_it_told_of_is_the_least() -> None:
+    told = {"PS": Bytes.gib(6)}
+    runs = [measured(uid=f"o{i}", name="other", checkpoint=told) for i in range(4)]
+    runs.append(measured(uid="silent", name="other"))
+    fresh = replace(measured(), uid="u9", loads=())
+    found = {one.role: one for one in advise(served(), fresh, Past(runs), NODE)}
+    assert found["PS"].wanted.memory == Bytes.gib(10), "not the 2 GiB that they used at most"
+    assert found["PS"].why.endswith("; a checkpoint of 6Gi fills them by 60%")
+
+
 def test_a_jobs_limit_is_what_its_annotation_says_else_what_it_asks_for_at_most() -> None:
     made = served(servers=2, most=3)
     assert cpu_limit(made) == Cpu.cores(15)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.pytorchjob.world import job_object, merged
 from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.pytorchjob import PyTorchJob, parse
-from volcano_elastic.operator.load_report import MOST_PODS, PodUse, read, to_write
+from volcano_elastic.operator.load_report import MOST_PODS, PodUse, read, to_write, with_servers
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MIB = 1 << 20
@@ -67,6 +67,15 @@ def test_a_load_is_written_at_once_then_by_the_minute_if_much_changes_else_each_
     assert to_write(first, same, NOW + timedelta(minutes=4)) is None
     assert to_write(first, same, NOW + timedelta(minutes=5)) is not None
     assert to_write(first, {}, NOW + timedelta(hours=1)) is None, "it is silent"
+
+
+def test_servers_loads_stand_beside_workers_whom_a_silent_coordinator_does_not_take_out() -> None:
+    servers, worker = {"a-ps-0": use(1, 50)}, {"a-worker-0": use(2, 100)}
+    known = {"pods": {"a-worker-0": {}, "a-ps-0": {}}}
+    assert with_servers(worker, servers, {}, heard=True).keys() == {"a-worker-0", "a-ps-0"}
+    assert with_servers({}, servers, known, heard=False) == {}
+    assert with_servers({}, servers, {}, heard=False) == servers, "workers without an agent"
+    assert with_servers({}, servers, known, heard=True) == servers, "it has lost them"
 
 
 def test_a_pod_that_is_gone_leaves_the_status() -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from tests.pytorchjob.world import job_object
+from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.pytorchjob import PyTorchJob, parse
 from volcano_elastic.api.server_count import ServerCount
 from volcano_elastic.operator import server_report
+from volcano_elastic.operator.load_report import PodUse
 from volcano_elastic.operator.server_loads import AVOID_SECONDS, SLOW_SECONDS, ServerLoads
 from volcano_elastic.operator.server_report import ServersReport, endpoint, read
 
@@ -44,7 +46,14 @@ def answer(**more: Any) -> bytes:
 def test_loads_are_read_and_nonsense_is_left_out() -> None:
     _, job = served()
     found = read(answer(slow=["a-ps-1:23456", "a-ps-0:23456", "b-ps-1:23456", 3]), job)
-    assert found == ServersReport((1.5, 1.5), (900 << 20,) * 2, 7.0, frozenset({"a-ps-1"}))
+    uses = {f"a-ps-{index}": PodUse(Cpu(1500), Bytes(900 << 20)) for index in range(2)}
+    slow = frozenset({"a-ps-1"})
+    assert found == ServersReport((1.5, 1.5), (900 << 20,) * 2, 7.0, slow, uses)
+    told = read(answer(bytes=5 << 30), job)
+    assert told is not None and told.tables == Bytes.gib(5)
+    unheard = {"a-ps-0:1": {"cpus": 1, "memory": 1}, "a-ps-1:1": {"buckets": 3}}
+    told = read(answer(bytes=5 << 30, servers=unheard), job)
+    assert told is not None and told.tables is None, "one of them has not told yet"
     assert server_report.first_server(job) == "a-ps-0"
     for body in (b"", b"[]", answer(job="team/b"), answer(servers=3), answer(steps_per_second=-1)):
         assert read(body, job) is None

@@ -384,6 +384,22 @@ def test_a_checkpoints_size_says_how_many_there_are_at_the_beginning() -> None:
     assert servers.capacity(parse(w.job).replicas["PS"]) == Capacity(4.0, 10 << 30)
 
 
+def test_what_the_servers_told_of_their_rows_counts_before_the_annotation() -> None:
+    obj = job_object(elastic={"min": 1, "max": 2})
+    replicas = obj["spec"]["pytorchReplicaSpecs"]
+    replicas["PS"] = copied(replicas["Worker"]) | {"replicas": 1}
+    (container,) = replicas["PS"]["template"]["spec"]["containers"]
+    container["resources"] = {"limits": {"memory": "10Gi", "cpu": "4"}}
+    obj["metadata"]["annotations"] = {
+        "volcano-elastic.io/parameter-servers": "1-8",
+        "volcano-elastic.io/checkpoint-size": "24Gi",
+    }
+    obj["status"] = {"elastic": {"checkpointSize": {"PS": "12Gi", "Worker": "100Gi"}}}
+    found = servers.decide(parse(obj), None, None, pods=False)
+    assert found.count is not None and found.count.replicas == 2
+    assert found.count.message == "a checkpoint of 12Gi fills so many by 60%"
+
+
 def test_a_slow_server_is_made_anew_elsewhere() -> None:
     w = world(servers=3)
     w.run_all()

@@ -1,4 +1,4 @@
-"""Amounts with units: CPU, bytes and seconds, which don't mix.
+"""Amounts with units: CPU, bytes, seconds and per cent of time, which don't mix.
 
 `Cpu(500) + Bytes(1)` is refused by mypy, and is a TypeError where nobody asked it.
 """
@@ -114,6 +114,14 @@ class Bytes(_Amount):
 
     def __str__(self) -> str:
         return quantity.text(self.count * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Percent(_Amount):
+    """Hundredths of the time."""
+
+    def __str__(self) -> str:
+        return f"{self.count} %"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from volcano_elastic.api import quantity, role, server_bounds, shape
+from volcano_elastic.api.checkpoint_size import CHECKPOINT_ANNOTATION
 from volcano_elastic.api.problem import Problem, forbidden, invalid, required, unsupported
 from volcano_elastic.api.pytorchjob_defaults import bounds, end
 from volcano_elastic.api.pytorchjob_shape import (
@@ -23,7 +24,6 @@ from volcano_elastic.api.pytorchjob_shape import (
     RUN_POLICY,
     SHARED_MEMORY_ANNOTATION,
 )
-from volcano_elastic.api.server_bounds import CHECKPOINT_ANNOTATION
 
 CONTAINER = "pytorch"
 BACKEND = "volcano-elastic"

@@ -6,15 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from volcano_elastic.api.amount import Bytes
 from volcano_elastic.api.problem import Problem, invalid
 from volcano_elastic.api.pytorchjob_shape import ANNOTATION_PREFIX
 from volcano_elastic.api.server_count import MOST
 
 BOUNDS_ANNOTATION = ANNOTATION_PREFIX + "parameter-servers"
 """LEAST-MOST, such as 2-8."""
-CHECKPOINT_ANNOTATION = ANNOTATION_PREFIX + "checkpoint-size"
-"""A quantity of bytes."""
 _BOUNDS = re.compile(r"([1-9][0-9]{0,3})-([1-9][0-9]{0,3})")
 
 
@@ -22,8 +19,6 @@ _BOUNDS = re.compile(r"([1-9][0-9]{0,3})-([1-9][0-9]{0,3})")
 class ServerBounds:
     least: int
     most: int
-    checkpoint: Bytes | None = None
-    """Size of the one that it begins with; None: there is none, or nobody says."""
 
     def within(self, number: int) -> int:
         return min(max(number, self.least), self.most)
@@ -32,10 +27,7 @@ class ServerBounds:
 def read(annotations: Mapping[str, str]) -> ServerBounds | None:
     """Return the bounds; None: nothing is scaled by loads. Of annotations that are valid."""
     found = _BOUNDS.fullmatch(annotations.get(BOUNDS_ANNOTATION, ""))
-    if found is None:
-        return None
-    size = annotations.get(CHECKPOINT_ANNOTATION)
-    return ServerBounds(int(found[1]), int(found[2]), None if size is None else Bytes.parse(size))
+    return None if found is None else ServerBounds(int(found[1]), int(found[2]))
 
 
 def problems(annotations: Mapping[str, object]) -> Iterator[Problem]:

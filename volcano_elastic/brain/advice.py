@@ -7,11 +7,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from volcano_elastic.api import moment, role_resources
+from volcano_elastic.api import checkpoint_size, moment, role_resources
 from volcano_elastic.api.role_resources import RoleResources
 from volcano_elastic.brain import served_job
 from volcano_elastic.brain.estimate.amounts import NOTHING, Amounts, Limits, within
-from volcano_elastic.brain.estimate.right_size import MARGIN, right_size
+from volcano_elastic.brain.estimate.right_size import (
+    MARGIN,
+    margin_of_memory,
+    right_size,
+    unknown_memory,
+)
 from volcano_elastic.brain.estimate.tuning import nearly_full
 from volcano_elastic.brain.estimate.while_running import WAIT
 from volcano_elastic.brain.history.run import PodLoad, Run
@@ -19,11 +24,16 @@ from volcano_elastic.brain.job_load import SERVING
 from volcano_elastic.brain.observation import pod_specs, requested
 from volcano_elastic.brain.past import Past
 from volcano_elastic.pytorchjob.at_start import RECOMMENDATION
+from volcano_elastic.pytorchjob.server_scaling import FULL
 
 _NEAR = 0.1
 """A request that is so near to the recommended one, in CPU and memory, stays as it is."""
 _STEADY = 10
 _AND_MARGIN = f"and {round((MARGIN - 1) * 100)} %"
+
+
+def _percent(margin: float) -> str:
+    return f"{round((margin - 1) * 100)} %"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +57,30 @@ def recommendation(advice: Sequence[Advice], now: datetime) -> dict[str, Any]:
     return {"time": moment.timestamp(now), "roles": roles}
 
 
-def advise(job: Mapping[str, Any], this: Run, past: Past, node: Amounts | None) -> list[Advice]:
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The memory that jobs begin with that too few runs are like."""
+
+    factor: float
+    """How many times what they ask for."""
+    node: Amounts
+    """The one with the least memory for each CPU."""
+
+
+def advise(
+    job: Mapping[str, Any],
+    this: Run,
+    past: Past,
+    node: Amounts | None,
+    unknown: Unknown | None = None,
+) -> list[Advice]:
     """Return what the job's pods should ask for by earlier runs like it, where that differs.
 
     Jobs with parameter servers by D2's figures, others by `right_size`.
 
     Args:
         node: most that a node can give; None: not known.
+        unknown: None: without runs like it nothing is said of memory.
     """
     if served_job.is_served(job):
         return _advise_served(job, this, past, node)
@@ -61,14 +88,24 @@ def advise(job: Mapping[str, Any], this: Run, past: Past, node: Amounts | None) 
     used = this.busiest
     for role, spec in pod_specs(job).items():
         alike = past.similar(this, role)
-        wanted = right_size(
-            [run.busiest[role] for run in alike.runs], Limits(used.get(role, NOTHING), node)
-        )
         asked = requested(spec)
-        if wanted is not None and not alike.is_close:
-            wanted = replace(wanted, memory=max(wanted.memory, asked.memory))
+        margin = margin_of_memory(
+            len(alike.runs), close=alike.is_close, same_image=alike.same_image
+        )
+        limits = Limits(used.get(role, NOTHING), node)
+        wanted = right_size([run.busiest[role] for run in alike.runs], limits, margin)
+        why = f"{alike.explained()}, {_AND_MARGIN}; of memory p99 and {_percent(margin)}"
+        if not alike.is_close:
+            least = asked.memory
+            if unknown is not None and asked.cpu and asked.memory:
+                least = unknown_memory(asked, unknown.factor, unknown.node)
+            if wanted is None and least > asked.memory:
+                wanted = within(asked, limits)
+                why = f"{alike.explained()}: more memory until its own pods are measured"
+            if wanted is not None:
+                wanted = within(replace(wanted, memory=max(wanted.memory, least)), limits)
         if wanted is not None and not _is_near(asked, wanted):
-            found.append(Advice(role, asked, wanted, f"{alike.explained()}, {_AND_MARGIN}"))
+            found.append(Advice(role, asked, wanted, why))
     return found
 
 
@@ -76,14 +113,25 @@ def _advise_served(
     job: Mapping[str, Any], this: Run, past: Past, node: Amounts | None
 ) -> list[Advice]:
     alike = past.similar(this, SERVING)
+    annotations = job["metadata"].get("annotations") or {}
+    checkpoint = checkpoint_size.of_servers(annotations, job.get("status") or {})
+    if checkpoint is None and alike.is_close:
+        # Of the newest that told one: the job goes on where it ended, or grows to as much.
+        told = (run.checkpoint for run in reversed(alike.runs) if run.checkpoint is not None)
+        checkpoint = next(told, None)
     specs, found = pod_specs(job), []
-    for role, wanted in served_job.at_start(job, [r.load for r in alike.runs], node).items():
+    loads = [run.load for run in alike.runs]
+    for role, wanted in served_job.at_start(job, loads, node, checkpoint).items():
         asked = requested(specs[role])
         wanted = within(wanted, Limits(this.busiest.get(role, NOTHING), node))
         if not _is_near(asked, wanted):
+            words = []
+            if alike.runs:
+                words.append(alike.explained("totals and greatest"))
+            if checkpoint is not None and role == SERVING:
+                words.append(f"a checkpoint of {checkpoint} fills them by {FULL:.0%}")
             none = f"{alike.explained()}, and they ask for nothing"
-            why = alike.explained("totals and greatest") if alike.runs else none
-            found.append(Advice(role, asked, wanted, why))
+            found.append(Advice(role, asked, wanted, "; ".join(words) or none))
     return found
 
 

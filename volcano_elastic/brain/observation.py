@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from volcano_elastic.api import condition, moment, quantity, role_resources
-from volcano_elastic.api.amount import Bytes, Cpu
+from volcano_elastic.api import checkpoint_size, condition, moment, quantity, role_resources
+from volcano_elastic.api.amount import Bytes, Cpu, Percent
 from volcano_elastic.api.pytorchjob import CONTAINER
 from volcano_elastic.api.pytorchjob_shape import DATA_SET_ANNOTATION, USER_ANNOTATION
 from volcano_elastic.api.pytorchjob_validation import queue
 from volcano_elastic.api.role import known, labelled
 from volcano_elastic.brain.estimate.amounts import NOTHING, Amounts
+from volcano_elastic.brain.history.gpu_load import GpuUse
 from volcano_elastic.brain.history.run import PodLoad, Run
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
 
@@ -49,14 +51,22 @@ def seen(job: Object, before: Run | None, now: datetime, *, deleted: bool = Fals
         out_of_memory=len(elastic.get("memory") or {}),
         speeds={int(size): float(speed) for size, speed in (elastic.get("speeds") or {}).items()},
         loads=() if before is None else before.loads,
+        checkpoint=checkpoint_size.told(status) or ({} if before is None else before.checkpoint),
     )
 
 
-def measured(run: Run, pods: Sequence[Object], used: Mapping[str, Amounts], now: datetime) -> Run:
+def measured(
+    run: Run,
+    pods: Sequence[Object],
+    used: Mapping[str, Amounts],
+    now: datetime,
+    gpus: Mapping[str, GpuUse],
+) -> Run:
     """Return the run with one sample of each pod that was measured.
 
     Args:
         used: by pod's name, what its training container uses now.
+        gpus: likewise, of those whose GPUs were measured.
     """
     loads = {(load.role, load.index): load for load in run.loads}
     for pod in pods:
@@ -65,7 +75,7 @@ def measured(run: Run, pods: Sequence[Object], used: Mapping[str, Amounts], now:
             continue
         asked = requested(pod["spec"])
         load = loads.get(place) or PodLoad.unused(*place, asked, now)
-        loads[place] = load.with_sample(amounts, now, asked)
+        loads[place] = load.with_sample(amounts, now, asked, gpus.get(pod["metadata"]["name"]))
     return replace(run, loads=tuple(loads[place] for place in sorted(loads)), seen=now)
 
 
@@ -90,6 +100,26 @@ def told(jobs: Iterable[Object], now: datetime) -> dict[tuple[str, str], Amounts
     """Return by namespace and name what pods' training containers use, as the trainer in them
     measured it and their job's status tells it; what it told too long ago is left out."""
     found = {}
+    for place, load in _told(jobs, now):
+        with contextlib.suppress(quantity.QuantityError):
+            found[place] = _amounts(load)
+    return found
+
+
+def told_gpus(jobs: Iterable[Object], now: datetime) -> dict[tuple[str, str], GpuUse]:
+    """Return likewise what those use of their GPUs that have any."""
+    found = {}
+    for place, load in _told(jobs, now):
+        memory, percent = load.get("gpuMemory"), load.get("gpuPercent")
+        if memory is None:
+            continue
+        with contextlib.suppress(quantity.QuantityError):
+            busy = Percent(percent) if type(percent) is int and 0 <= percent <= 100 else None
+            found[place] = GpuUse(Bytes.parse(memory), busy)
+    return found
+
+
+def _told(jobs: Iterable[Object], now: datetime) -> Iterator[tuple[tuple[str, str], Object]]:
     for job in jobs:
         loads = ((job.get("status") or {}).get("elastic") or {}).get("loads") or {}
         at = moment.parse_optional(loads.get("time"))
@@ -97,11 +127,7 @@ def told(jobs: Iterable[Object], now: datetime) -> dict[tuple[str, str], Amounts
             continue
         namespace = job["metadata"].get("namespace", "default")
         for name, load in (loads.get("pods") or {}).items():
-            try:
-                found[namespace, name] = _amounts(load)
-            except quantity.QuantityError:
-                continue
-    return found
+            yield (namespace, name), load
 
 
 def runs_untold(pod: Object, told: Mapping[tuple[str, str], Amounts]) -> bool:
@@ -136,6 +162,15 @@ def largest(nodes: Iterable[Object]) -> Amounts | None:
         if "cpu" in allocatable and "memory" in allocatable:
             found = found.most_of(_amounts(allocatable))
     return found if found.cpu and found.memory else None
+
+
+def leanest(nodes: Iterable[Object]) -> Amounts | None:
+    """Return CPU and memory of the node that has the least memory for each CPU; None: no node
+    tells."""
+    told = [(node.get("status") or {}).get("allocatable") or {} for node in nodes]
+    found = [_amounts(one) for one in told if "cpu" in one and "memory" in one]
+    usable = [one for one in found if one.cpu and one.memory]
+    return min(usable, key=lambda one: one.memory.count / one.cpu.count, default=None)
 
 
 def _end(status: Object, now: datetime) -> tuple[str, datetime | None]:

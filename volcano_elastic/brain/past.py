@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from volcano_elastic.api.amount import Bytes
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.estimate.job_load import JobLoad
 from volcano_elastic.brain.estimate.similarity import (
@@ -17,7 +18,7 @@ from volcano_elastic.brain.estimate.similarity import (
     narrowest,
 )
 from volcano_elastic.brain.history.run import Run
-from volcano_elastic.brain.job_load import load_of
+from volcano_elastic.brain.job_load import SERVING, load_of
 
 _NEWEST = 500
 """So many runs of a likeness count: older ones would say of others' ways."""
@@ -35,6 +36,8 @@ class PastRun:
     busiest: Mapping[str, Amounts]
     """By role, as in `Run`."""
     load: JobLoad
+    checkpoint: Bytes | None = None
+    """What its servers' rows took at last; None: nobody told."""
 
 
 class Past:
@@ -57,7 +60,8 @@ class Past:
             return
         self._uids.add(run.uid)
         found = PastRun(
-            run.uid, run.user, run.queue, run.image, run.data_set, busiest, load_of(run)
+            *(run.uid, run.user, run.queue, run.image, run.data_set, busiest, load_of(run)),
+            run.checkpoint.get(SERVING),
         )
         for likeness in LIKENESSES:
             shared = key(found, likeness)

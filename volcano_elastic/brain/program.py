@@ -29,7 +29,7 @@ from volcano_elastic.api.queue_policy import InvalidPolicy, QueuePolicy, effecti
 from volcano_elastic.api.queue_policy import parse as parse_policy
 from volcano_elastic.api.scale_plan import AUTO, TYPE_LABEL
 from volcano_elastic.brain import auto_plan, observation, prometheus, served_job
-from volcano_elastic.brain.advice import Advice, advise_running, recommendation
+from volcano_elastic.brain.advice import Advice, Unknown, advise_running, recommendation
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.history.run import Run
@@ -75,6 +75,9 @@ class Options:
     """URL to listen on, e.g. http://0.0.0.0:8080/healthz."""
     prometheus: str | None = None
     """URL to ask for loads in place of the metrics API."""
+    unknown_memory: float = 1.0
+    """How many times the memory that it asks for a job in mode Live begins with that too few runs
+    are like."""
     metrics_address: tuple[str, int] | None = None
     """Host and port to serve /metrics on; None: nowhere."""
 
@@ -203,8 +206,10 @@ class _Brain:
             mode = self._mode(job, run, await self._policies(self._client))
             told = RECOMMENDATION in ((job.get("status") or {}).get("elastic") or {})
             if mode is not BrainMode.OFF and not (mode.carried_out and told):
-                node = await self._largest_node(self._client)
-                found = await self._recorder.advice(job, run, node)
+                nodes = (await self._client.list(NODES))["items"]
+                found = await self._recorder.advice(
+                    job, run, observation.largest(nodes), self._unknown(mode, nodes)
+                )
                 give = self._recommend if mode.carried_out else self._tell
                 await give(self._client, job, run, found)
         except _TROUBLE as error:
@@ -212,6 +217,14 @@ class _Brain:
             _log.warning("%s/%s gets no advice yet: %s", run.namespace, run.name, error)
             return
         self._advised.add(run.uid)
+
+    def _unknown(self, mode: BrainMode, nodes: Iterable[Object]) -> Unknown | None:
+        """Return what a job begins with that too few runs are like, in the mode that corrects it
+        later."""
+        factor, node = self._options.unknown_memory, observation.leanest(nodes)
+        if mode is not BrainMode.LIVE or factor <= 1 or node is None:
+            return None
+        return Unknown(factor, node)
 
     async def _policies(self, client: Client) -> dict[str, QueuePolicy]:
         try:
@@ -266,11 +279,12 @@ class _Brain:
             except _TROUBLE as error:
                 self._say_unmeasured(f"pods: {error}")
                 # What could not be written before may be now.
-                await self._recorder.pods_measured((), {})
+                await self._recorder.pods_measured((), {}, {})
                 continue
             used = await self._used(self._client, pods)
             self._metrics.measured_pods.set(len(used))
-            await self._recorder.pods_measured(pods, used)
+            gpus = observation.told_gpus(self._jobs.values(), datetime.now(UTC))
+            await self._recorder.pods_measured(pods, used, gpus)
             try:
                 await self._follow(self._client)
             except _TROUBLE as error:

@@ -11,9 +11,10 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from volcano_elastic.brain import observation
-from volcano_elastic.brain.advice import Advice, advise
+from volcano_elastic.brain.advice import Advice, Unknown, advise
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.history.database import History
+from volcano_elastic.brain.history.gpu_load import GpuUse
 from volcano_elastic.brain.history.run import Run
 from volcano_elastic.brain.metrics import Metrics
 from volcano_elastic.brain.past import Past
@@ -65,13 +66,17 @@ class Recorder:
         return self._runs.get(uid)
 
     async def pods_measured(
-        self, pods: Iterable[Object], used: Mapping[tuple[str, str], Amounts]
+        self,
+        pods: Iterable[Object],
+        used: Mapping[tuple[str, str], Amounts],
+        gpus: Mapping[tuple[str, str], GpuUse],
     ) -> None:
         """Takes a sample of pods.
 
         Args:
             pods: of any jobs.
             used: as `observation.usage` returns it.
+            gpus: as `observation.told_gpus` does.
         """
         now = self._clock()
         by_job: dict[str, list[Object]] = {}
@@ -80,17 +85,20 @@ class Recorder:
                 by_job.setdefault(owner.get("uid", ""), []).append(pod)
         for uid, run in list(self._runs.items()):
             mine = {name: load for (space, name), load in used.items() if space == run.namespace}
-            found = observation.measured(run, by_job.get(uid, ()), mine, now)
+            theirs = {name: use for (space, name), use in gpus.items() if space == run.namespace}
+            found = observation.measured(run, by_job.get(uid, ()), mine, now, theirs)
             if found.loads != run.loads:
                 self._runs[uid] = found
             await self._write(self._runs[uid])
 
-    async def advice(self, job: Object, run: Run, node: Amounts | None) -> list[Advice]:
+    async def advice(
+        self, job: Object, run: Run, node: Amounts | None, unknown: Unknown | None
+    ) -> list[Advice]:
         """Return what the job should ask for; by what is known already while the database fails."""
         if self._past is None:
             self._past = await self._ask(self._read_past, None)
         begun = time.thread_time()
-        found = advise(job, run, self._past or Past(), node)
+        found = advise(job, run, self._past or Past(), node, unknown)
         self._metrics.advice_seconds.observe(time.thread_time() - begun)
         return found
 

@@ -1,4 +1,4 @@
-"""Works out what a job with parameter servers needs: at its start by jobs like it (D2), by its
+"""Works out what a job with parameter servers needs: at its start by jobs like it (D2) and by its
 checkpoint (X3), and while it runs by its own pods (D3, D4). Pure.
 
 pods measured for less than three minutes     ─► no plan yet
@@ -63,17 +63,32 @@ def cpu_limit(job: Object) -> Cpu:
     return sum(asked, Cpu(0))
 
 
-def at_start(job: Object, similar: Sequence[JobLoad], node: Amounts | None) -> dict[str, Amounts]:
+def at_start(
+    job: Object,
+    similar: Sequence[JobLoad],
+    node: Amounts | None,
+    checkpoint: Bytes | None = None,
+) -> dict[str, Amounts]:
     """Return by role what pods should ask for, by runs that were like the job; where there were
-    none, the article's defaults for roles that ask for nothing."""
-    found = start_up(similar, Limits(node=node))
+    none, servers' memory by the checkpoint, and else the article's defaults for roles that ask for
+    nothing.
+
+    Args:
+        checkpoint: what servers' rows take in the one that it begins with; None: there is none.
+    """
+    found = start_up(similar, Limits(node=node), checkpoint)
     wanted = _by_role(found, _counts(job)[SERVING], node)
-    specs = pod_specs(job)
-    return {
-        name: amounts
-        for name, amounts in wanted.items()
-        if name in specs and (similar or requested(specs[name]) == NOTHING)
-    }
+    specs, told = pod_specs(job), dict[str, Amounts]()
+    for name, amounts in wanted.items():
+        if name not in specs:
+            continue
+        asked = requested(specs[name])
+        if similar or asked == NOTHING:
+            told[name] = amounts
+        elif name == SERVING and checkpoint is not None:
+            # It says nothing of CPU.
+            told[name] = Amounts(asked.cpu or amounts.cpu, amounts.memory)
+    return told
 
 
 def planned(

@@ -36,6 +36,14 @@ import click
     show_default=True,
     help="How long a job in mode Live is measured before its running pods are resized.",
 )
+@click.option(
+    "--unknown-memory",
+    type=click.FloatRange(min=1, max=4),
+    default=1.0,
+    show_default=True,
+    help="How many times the memory that it asks for a job in mode Live begins with that too few "
+    "runs are like, as far as nodes have it for its pods' CPUs.",
+)
 @click.option("--keep-days", type=click.FloatRange(min=0), default=365.0, show_default=True)
 @click.option("--lease-namespace", help="Default: the kubeconfig's, or the pod's own.")
 @click.option(
@@ -55,6 +63,7 @@ def brain(
     mode: str,
     sample_seconds: float,
     live_after_seconds: float,
+    unknown_memory: float,
     keep_days: float,
     lease_namespace: str | None,
     prometheus: str | None,
@@ -82,6 +91,7 @@ def brain(
         sample=timedelta(seconds=sample_seconds),
         keep=timedelta(days=keep_days),
         live_after=timedelta(seconds=live_after_seconds),
+        unknown_memory=unknown_memory,
         lease_namespace=lease_namespace,
         liveness=liveness,
         prometheus=prometheus,

@@ -79,6 +79,9 @@ def _table(runs: Sequence[Run]) -> Table:
     for run in runs:
         asked = {load.role: load.requested for load in run.loads}
         used = [f"{role} {most}, of {asked[role]}" for role, most in run.busiest.items()]
+        for role, (memory, busy) in run.busiest_gpus.items():
+            computed = "" if busy is None else f", {busy} of the time"
+            used.append(f"{role} {memory} of GPUs{computed}")
         table.add_row(
             f"{run.created:%m-%d %H:%M}",
             f"{run.namespace}/{run.name}",

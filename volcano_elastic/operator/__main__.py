@@ -208,6 +208,7 @@ async def run(
             survivors=survivors,
             plugin=options.queue_plugin,
             tracing=tracing,
+            server_loads=server_loads,
         )
         cordons = Cordons(cluster, builder)
         schema = ServedSchema(client, metrics)

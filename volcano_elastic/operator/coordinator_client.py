@@ -14,9 +14,11 @@ from typing import Any
 
 import aiohttp
 
+from volcano_elastic.api.amount import Bytes
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.kube import retry
 from volcano_elastic.operator import (
+    checkpoint_report,
     divergence_report,
     failure_report,
     hang_report,
@@ -75,6 +77,8 @@ class Report:
     """Ranks whose state is, or was, another than the others'."""
     loads: Mapping[str, PodUse] = field(default_factory=dict)
     """Use of memory, CPUs and GPUs by containers, by their pods' names."""
+    checkpoint: Bytes | None = None
+    """Size of the newest commit; None: none is told."""
     host: str = ""
     """Address of the pod that it was asked in, whether or not it gave an answer."""
     round: int = 0
@@ -178,6 +182,7 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         progress_report.read(answer.get("progress")),
         divergence_report.read(answer),
         load_report.read(answer.get("loads"), job),
+        checkpoint_report.read(answer.get("commit_bytes")),
         round=_round(answer.get("round")),
         members=_indexes(answer.get("ranks")) or frozenset(),
         rounds=round_report.read(rounds),

@@ -66,6 +66,23 @@ def read(told: object, job: PyTorchJob) -> dict[str, PodUse]:
     return found
 
 
+def with_servers(
+    told: Mapping[str, PodUse], serving: Mapping[str, PodUse], known: Mapping[str, Any], heard: bool
+) -> dict[str, PodUse]:
+    """Return the use by Workers and by parameter servers together; nothing while the coordinator of
+    Workers that are known is silent, as they would leave the status.
+
+    Args:
+        told: by the coordinator.
+        serving: by the servers.
+        known: as for `to_write`.
+        heard: whether the coordinator gave an answer.
+    """
+    if not heard and (known.get("pods") or {}).keys() - serving.keys():
+        return {}
+    return {**told, **serving}
+
+
 def to_write(
     known: Mapping[str, Any], told: Mapping[str, PodUse], now: datetime
 ) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from volcano_elastic.api import condition, server_count
+from volcano_elastic.api import checkpoint_size, condition, server_count
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.queue_policy import Diverged, Stragglers
 from volcano_elastic.api.role import elastic
@@ -24,6 +24,7 @@ from volcano_elastic.kube import event
 from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
 from volcano_elastic.kube.resource import EVENTS, Object, key_of
 from volcano_elastic.operator import (
+    checkpoint_report,
     coordinator_client,
     divergence_report,
     failure_report,
@@ -41,6 +42,7 @@ from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.hang_report import HungRound
 from volcano_elastic.operator.lost_pods import LostPods
+from volcano_elastic.operator.server_loads import ServerLoads
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.straggler_report import SlowRank
 from volcano_elastic.operator.survivors import Survivors
@@ -130,10 +132,12 @@ class Measurement:
         failed_nodes: FailedNodes,
         survivors: Survivors,
         tracing: Tracing | None = None,
+        server_loads: ServerLoads | None = None,
     ) -> None:
         self._cluster, self._builder, self._clock = cluster, builder, clock
         self._lost_pods, self._failed_nodes = lost_pods, failed_nodes
         self._survivors, self._tracing = survivors, tracing
+        self._server_loads = server_loads
         lost_pods.on_doubt(self._ask_now)
         self._token_of = token_of
         """Returns the token of the job with this uid; may raise as Tokens.of does."""
@@ -260,10 +264,22 @@ class Measurement:
         progress = progress_report.to_write(elastic.get("progress") or {}, report.progress, now)
         if progress is not None:
             change["progress"] = progress
-        if (
-            loads := load_report.to_write(elastic.get("loads") or {}, report.loads, now)
-        ) is not None:
+        serving, known_loads = self._server_loads, elastic.get("loads") or {}
+        uses = load_report.with_servers(
+            report.loads,
+            {} if serving is None else serving.uses(job),
+            known_loads,
+            report.heard is not None,
+        )
+        loads = load_report.to_write(known_loads, uses, now)
+        if loads is not None:
             change["loads"] = loads
+        tables = None if serving is None else serving.tables(job)
+        size = checkpoint_report.to_write(
+            elastic.get(checkpoint_size.FIELD) or {}, report.checkpoint, tables
+        )
+        if size is not None:
+            change[checkpoint_size.FIELD] = size
         seen = self._uses[job.uid].seen if job.uid in self._uses else now
         use = used(
             self._uses.get(job.uid),

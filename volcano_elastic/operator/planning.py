@@ -24,6 +24,7 @@ from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.policy_report import PolicyReport
 from volcano_elastic.operator.queue_plugin import watch_queue_plugin
 from volcano_elastic.operator.scale_plan_report import ScalePlanReport
+from volcano_elastic.operator.server_loads import ServerLoads
 from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder
 from volcano_elastic.operator.survivors import Survivors
 from volcano_elastic.operator.tracing import Tracing
@@ -67,6 +68,7 @@ class Planning:
         survivors: Survivors,
         plugin: str | None = None,
         tracing: Tracing | None = None,
+        server_loads: ServerLoads | None = None,
         planner: Callable[[], MakePlan] = lambda: Planner().plan,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         cpu: Callable[[], float] = time.thread_time,
@@ -83,7 +85,9 @@ class Planning:
         self._report = PolicyReport(cluster.policies, self._builder)
         self._scale_plans = ScalePlanReport(cluster, builder, clock)
         self._measurement = Measurement(
-            cluster, builder, clock, token_of, lost_pods, failed_nodes, survivors, tracing
+            *(cluster, builder, clock, token_of, lost_pods, failed_nodes, survivors),
+            tracing=tracing,
+            server_loads=server_loads,
         )
         self._sizes = JobSizes(cluster, builder)
         self._changed = asyncio.Event()

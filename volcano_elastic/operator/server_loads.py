@@ -1,4 +1,5 @@
-"""Asks jobs' first parameter servers how loaded all of them are, where that may change anything."""
+"""Asks jobs' first parameter servers how loaded all of them are: often where that may change
+anything, else for the job's status."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ from datetime import datetime
 import aiohttp
 
 from volcano_elastic.api import server_bounds
+from volcano_elastic.api.amount import Bytes
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.server_count import ServerCount
 from volcano_elastic.kube.client import ApiError
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.operator import coordinator_client, server_report
 from volcano_elastic.operator.cluster import Cluster, controlled_by
+from volcano_elastic.operator.load_report import PodUse
 from volcano_elastic.operator.server_report import ServersReport
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob import server_scaling
@@ -25,6 +28,9 @@ from volcano_elastic.pytorchjob.servers import capacity
 
 _log = logging.getLogger(__name__)
 _EVERY_SECONDS = 10.0
+_SELDOM_SECONDS = 60.0
+"""Likewise, where loads change nothing, but stand in the job's status."""
+_FRESH_SECONDS = 180.0
 _AT_ONCE = 32
 _TIMEOUT = aiohttp.ClientTimeout(total=2.0, connect=1.0)
 SLOW_SECONDS = 60.0
@@ -45,6 +51,10 @@ class _Known:
     """Uids by name of pods that are to be made anew."""
     avoid: dict[str, float] = field(default_factory=dict)
     """By node, until when."""
+    asked: float | None = None
+    report: ServersReport | None = None
+    """The newest, and `heard` when it came."""
+    heard: float = 0.0
 
 
 class ServerLoads:
@@ -95,6 +105,21 @@ class ServerLoads:
             node: "a parameter server was slow there" for node, end in nodes.items() if now < end
         }
 
+    def uses(self, job: PyTorchJob) -> Mapping[str, PodUse]:
+        """Return what its servers use, by their pods' names; nothing where that is not known."""
+        report = self._newest(job)
+        return {} if report is None else report.uses
+
+    def tables(self, job: PyTorchJob) -> Bytes | None:
+        """Return what the rows take that its servers hold; None: not known."""
+        report = self._newest(job)
+        return None if report is None else report.tables
+
+    def _newest(self, job: PyTorchJob) -> ServersReport | None:
+        known = self._of(job)
+        is_fresh = known and self._clock().timestamp() - known.heard <= _FRESH_SECONDS
+        return known.report if known is not None and is_fresh else None
+
     async def run(self) -> None:
         """Until cancelled; may be called again then."""
         self._known.clear()
@@ -110,13 +135,10 @@ class ServerLoads:
                     _log.exception("loads of parameter servers could not be read")
 
     async def look(self, session: aiohttp.ClientSession) -> None:
-        """Ask all jobs once."""
-        jobs = [
-            job
-            for job in self._jobs()
-            if job.servers is not None and (_bounds(job) or self._replaces(job))
-        ]
-        self._known = {job.key: known for job in jobs if (known := self._of(job)) is not None}
+        """Ask all jobs whose turn it is once."""
+        served = [job for job in self._jobs() if job.servers is not None]
+        self._known = {job.key: self._of(job) or _Known(job.uid) for job in served}
+        jobs = [job for job in served if self._is_due(job)]
         free = asyncio.Semaphore(_AT_ONCE)
 
         async def ask(job: PyTorchJob) -> None:
@@ -124,6 +146,14 @@ class ServerLoads:
                 await self._ask(session, job)
 
         await asyncio.gather(*map(ask, jobs))
+
+    def _is_due(self, job: PyTorchJob) -> bool:
+        asked, now = self._known[job.key].asked, self._clock().timestamp()
+        often = _bounds(job) is not None or self._replaces(job)
+        if not often and asked is not None and now - asked < _SELDOM_SECONDS:
+            return False
+        self._known[job.key].asked = now
+        return True
 
     async def _ask(self, session: aiohttp.ClientSession, job: PyTorchJob) -> None:
         url = server_report.endpoint(job, self._pod(job, server_report.first_server(job)))
@@ -145,12 +175,12 @@ class ServerLoads:
         known = self._of(job) or _Known(job.uid)
         self._known[job.key] = known
         now, has = self._clock().timestamp(), job.servers.replicas
+        known.report, known.heard, known.count = report, now, None
         if (bounds := _bounds(job)) is not None:
             look = Look(now, report.cpus, report.memory, report.steps_per_second, job.desired or 0)
             known.history, decided = server_scaling.decide(
                 known.history, look, has, bounds, capacity(job.servers)
             )
-            known.count = None
             if decided is not None:
                 known.count = ServerCount(decided.replicas, job.servers.asked, decided.message)
                 self._tell(job.key)

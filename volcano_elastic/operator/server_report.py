@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.operator.load_report import PodUse
 from volcano_elastic.pytorchjob.label import replica_name
 
 _MOST_SERVERS = 1024
@@ -24,6 +26,10 @@ class ServersReport:
     """Of all workers."""
     slow: frozenset[str]
     """Names of pods whose servers take far longer for a row than the others, but for the first."""
+    uses: Mapping[str, PodUse] = field(default_factory=dict)
+    """What servers use, by their pods' names."""
+    tables: Bytes | None = None
+    """What all rows take that the servers hold; None: not all servers tell."""
 
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
@@ -57,22 +63,34 @@ def read(body: bytes, job: PyTorchJob) -> ServersReport | None:
     if not isinstance(listed, dict) or len(listed) > _MOST_SERVERS:
         return None
     told = []
-    for one in listed.values():
+    for address, one in listed.items():
         if isinstance(one, dict):
             cpus = _sensible(one.get("cpus"), _MOST_CPUS)
             memory = _sensible(one.get("memory"), _MOST_BYTES)
             if cpus is not None and memory is not None:
-                told.append((cpus, int(memory)))
-    hosts = {str(one).rpartition(":")[0] for one in slow} if isinstance(slow, list) else set()
-    names = {
-        replica_name(job.name, job.servers.role, index) for index in range(1, job.servers.replicas)
-    }
+                told.append((_host(address), cpus, int(memory)))
+    hosts = {_host(str(one)) for one in slow} if isinstance(slow, list) else set()
+    names = [
+        replica_name(job.name, job.servers.role, index) for index in range(job.servers.replicas)
+    ]
+    held = _sensible(answer.get("bytes"), _MOST_BYTES)
+    is_whole = {host for host, _, _ in told} >= set(names)
     return ServersReport(
-        tuple(cpus for cpus, _ in told),
-        tuple(memory for _, memory in told),
+        tuple(cpus for _, cpus, _ in told),
+        tuple(memory for _, _, memory in told),
         steps,
-        frozenset(names & hosts),
+        frozenset(hosts.intersection(names[1:])),
+        {
+            host: PodUse(Cpu.cores(cpus), Bytes(memory).whole_mebibytes())
+            for host, cpus, memory in told
+            if host in names
+        },
+        Bytes(int(held)) if held is not None and is_whole else None,
     )
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
 
 
 def _sensible(number: object, most: float) -> float | None:

@@ -131,6 +131,7 @@ _NEEDED = (
     "status.elastic.message",
     "status.elastic.memory",
     "status.elastic.loads",
+    "status.elastic.checkpointSize",
     "status.elastic.recommendation",
     "status.elastic.resources",
     "status.elastic.servers",

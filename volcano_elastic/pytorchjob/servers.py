@@ -2,7 +2,8 @@
 
 a ScalePlan that counts  ─► its PS replicas, or as many as its psHosts name
 by their loads           ─► what `server_scaling` says, where the job lets it
-before the first pod     ─► by the size of the checkpoint that the job says it begins with, likewise
+before the first pod     ─► by the size of the checkpoint that it begins with, as its servers told
+                            before it was suspended, or its annotation says; likewise
 else                     ─► the spec's number, or what is in force by the last of these
 
 A ScalePlan's number ends with it, and the spec's counts again; one by loads stays. What is in force
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from volcano_elastic.api import server_bounds, server_count
+from volcano_elastic.api import checkpoint_size, server_bounds, server_count
 from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.pytorchjob import PyTorchJob, ReplicaSpec
 from volcano_elastic.api.scale_plan import ScalePlan
@@ -82,11 +83,11 @@ def decide(
 
 def _at_start(job: PyTorchJob, spec: ReplicaSpec) -> ServerCount | None:
     bounds = server_bounds.read(job.annotations)
-    each = capacity(spec).memory
-    if bounds is None or not bounds.checkpoint or not each:
+    each, size = capacity(spec).memory, checkpoint_size.of_servers(job.annotations, job.status)
+    if bounds is None or size is None or not each:
         return None
-    number = servers_for_checkpoint(bounds.checkpoint, Bytes(each), spec.asked)
-    message = f"a checkpoint of {bounds.checkpoint} fills so many by {FULL:.0%}"
+    number = servers_for_checkpoint(size, Bytes(each), spec.asked)
+    message = f"a checkpoint of {size} fills so many by {FULL:.0%}"
     return ServerCount(bounds.within(number), spec.asked, message)
 
 

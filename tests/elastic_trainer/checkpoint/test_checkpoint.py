@@ -94,7 +94,8 @@ class AgentLink(WorkerLink):
     def boundary(self, step: int, samples: int = 0, waited: float = 0.0) -> Order:
         return self.order if step == self.at else Order.GO
 
-    def committed(self, step: int, round_: int = 0, place: str = "") -> None:
+    def committed(self, step: int, round_: int = 0, place: str = "", size: int = 0) -> None:
+        assert size > 0, "bytes of its files"
         self.told.append(("committed", step))
 
     def fenced(self, step: int, order: Order) -> NoReturn:

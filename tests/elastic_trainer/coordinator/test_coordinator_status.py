@@ -59,7 +59,8 @@ def test_status_tells_speed_and_pauses() -> None:
     job = Job(min_nodes=1, max_nodes=2).running(0, 1)
     for number in range(1, 11):
         job.pass_time(0.1)
-        job.say("a0", Progress(1, number), Committed(1, number - 1))
+        job.say("a0", Progress(1, number), Committed(1, number - 1, size=100 * number))
+    job.say("a0", Committed(1, 9, in_memory=True))
     ended = job.now
     job.say("a1", WorkersFailed(1))
     job.join(0, 1)
@@ -69,6 +70,7 @@ def test_status_tells_speed_and_pauses() -> None:
     json.dumps(told)
     assert told["phase"] == "running" and told["world"] == 2 and told["ranks"] == {"0": 0, "1": 1}
     assert told["committed_step"] == 9 and told["step"] == 10
+    assert told["commit_bytes"] == 1000, "the newest one's that is in storage"
     assert told["rounds"][1]["pause_seconds"] == pytest.approx(job.now - ended)
     assert told["rounds"][1]["reason"] == "workers of worker 1 failed"
 

@@ -43,7 +43,7 @@ GOODPUT = Goodput("i", 2, (3, 0), "k", (Moment("a", 5),), (Moment("b", 6), Momen
     [
         Hello("a", 1, "h", 2, Round(3, (Member("b", 1, "c"),), "d", 4, "e"), pids=(5, 6)),
         Hello("a", commits=(NewestCommit("p", 7), NewestCommit("q", 8))),
-        Committed(1, 7, place="p"),
+        Committed(1, 7, place="p", size=1 << 40),
         Hello("a", goodput=GOODPUT, keepers=(Moment("d", 4), Moment("e", 9))),
         Hello("a"),
         Join(7),

@@ -276,13 +276,13 @@ async def test_saved_names_a_slot_of_the_memory_folder_and_no_path(
 async def test_a_worker_may_ask_what_is_known_of_a_storages_commits(served: Served) -> None:
     worker = await served.worker()
     served.server.learn((NewestCommit("ours", 40), NewestCommit("other", 90)))  # by a round
-    worker.say(link.Committed(1, 60, "ours"))
+    worker.say(link.Committed(1, 60, "ours", 4096))
     answers = []
     for place in ("ours", "other", "unheard of"):
         worker.say(link.AskNewestCommit(place))
         answers.append(await worker.answer())
     assert answers == [link.NewestCommit(60), link.NewestCommit(90), link.NewestCommit(-1)]
-    assert Committed(1, 60, place="ours") in served.told
+    assert Committed(1, 60, place="ours", size=4096) in served.told
 
 
 async def test_a_run_that_began_is_told_to_the_coordinator_and_with_the_next_place(

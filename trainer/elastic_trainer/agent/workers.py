@@ -379,7 +379,7 @@ class WorkerServer:
             self._tell(Fenced(local.fence, fenced.step))
 
     def _on_committed(self, local: LocalRound, worker: Worker, done: link.Committed) -> None:
-        self._committed(done.step, done.round, done.place)
+        self._committed(done.step, done.round, done.place, done.size)
 
     def _on_ask_newest_commit(
         self, local: LocalRound, worker: Worker, asked: link.AskNewestCommit
@@ -469,14 +469,14 @@ class WorkerServer:
     def _on_goodbye(self, local: LocalRound, worker: Worker, _: link.Goodbye) -> None:
         worker.closing = True
 
-    def _committed(self, step: int, round_: int, place: str) -> None:
+    def _committed(self, step: int, round_: int, place: str, size: int) -> None:
         self.committed_step = max(self.committed_step, step)
         if place:
             self.learn((NewestCommit(place, step),))
-        self._tell(Committed(round_, step, place=place))
+        self._tell(Committed(round_, step, place=place, size=size))
 
     def _stored(self, saved: Saved, label: Label) -> None:
-        self._committed(saved.step, label.round, label.place)
+        self._committed(saved.step, label.round, label.place, label.payload)
 
     def _superseded(self, saved: Saved, reason: str) -> None:
         """End what another process has replaced; its own next round may have, which is no harm."""

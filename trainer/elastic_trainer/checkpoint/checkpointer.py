@@ -570,10 +570,10 @@ class Checkpointer:
                 if self.storage.calls.stuck and not waits:
                     self.saved = None
                     return
-                write_replica(
+                commit = write_replica(
                     self.storage, step=step, run=run, state=self._captured(), round_=round_
                 )
-                self.link.committed(step, place=self._place)
+                self.link.committed(step, place=self._place, size=commit.size)
         except StorageError:
             self.saved = None
             raise

@@ -465,7 +465,7 @@ class Restorer:
         state = read_replica(self._storage, commit)
         self._state.give(state)
         self._state.give_generators(state)
-        self._link.committed(commit.step, commit.round, self._place)
+        self._link.committed(commit.step, commit.round, self._place, commit.size)
 
     def _is_over(self) -> bool:
         return self._link.over

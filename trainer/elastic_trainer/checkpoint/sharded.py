@@ -103,7 +103,7 @@ class Shards:
         self,
         storage: Storage,
         state: ModelState,
-        told: Callable[[int, int, str], None],
+        told: Callable[[int, int, str, int], None],
         mirror: Mirror | None = None,
     ) -> None:
         self._mirror = mirror
@@ -226,6 +226,7 @@ class Shards:
         written = ranks.gather(written)[0]
         assert written is not None
         records: dict[str, FileRecord] = {}
+        size = 0
         with _told(f"step {step} can't be committed") as told:
             with peers.waiting() if peers is not None else contextlib.nullcontext():
                 save(
@@ -248,6 +249,7 @@ class Shards:
                 self._storage.abandon(written)
             else:
                 files = {name: found for part, _ in said for name, found in part.items()}
+                size = sum(found.size for found in files.values())
                 with _told(f"step {step} can't be committed") as told:
                     self._storage.finish(
                         written,
@@ -260,7 +262,7 @@ class Shards:
         raise_together(told.error, ranks)
         self._stored = step
         if rank == 0:
-            self._told(step, round_, digest_of_location(self._storage.location))
+            self._told(step, round_, digest_of_location(self._storage.location), size)
 
     # ---- loading
 
@@ -316,7 +318,8 @@ class Shards:
         self._state.give({**wanted, **rest, "cursor": commit.cursor})
         if group.rank == 0:
             self._state.give_generators(rest)
-            self._told(commit.step, commit.round, digest_of_location(self._storage.location))
+            place = digest_of_location(self._storage.location)
+            self._told(commit.step, commit.round, place, commit.size)
 
     def _try_together(self, what: str, operation: Callable[[], None]) -> None:
         """Try again while all ranks find the storage unavailable; rank 0's clock says how long."""

@@ -213,6 +213,8 @@ class State:
     committed_step: int = -1
     commits: tuple[NewestCommit, ...] = ()
     """The newest in each storage: a folder without any isn't a new one."""
+    commit_bytes: int = 0
+    """Size of the newest commit that was told of; 0: none was."""
     last_run: int = 0
     """The greatest number of a run that any agent told of. The next one's is greater, whatever
     clocks say: else two runs would have one name, or an older one the newer name."""

@@ -421,6 +421,8 @@ def _committed(draft: Draft, agent: Agent, message: Committed) -> None:
     if message.place:
         told = NewestCommit(message.place, message.step)
         state = replace(state, commits=newest_commits((*state.commits, told)))
+    if message.size > 0:
+        state = replace(state, commit_bytes=message.size)
     draft.state = replace(
         state,
         committed_step=max(state.committed_step, step),

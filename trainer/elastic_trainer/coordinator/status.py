@@ -52,6 +52,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "committed_step": state.committed_step,
         "progress": progress(state),
         "commits": {one.place: one.step for one in state.commits},
+        "commit_bytes": state.commit_bytes or None,
         "rounds": [_round(record, offset) for record in state.rounds],
         "excluded": [
             {

@@ -76,6 +76,8 @@ class Committed:
     step: int
     place: str
     """Digest of the storage's path or URL."""
+    size: int = 0
+    """Bytes of its files, or about that; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,15 +277,16 @@ class WorkerLink:
         self._send(Stopped())
         return Order.LEAVE if self._leaving else Order.FENCE
 
-    def committed(self, step: int, round_: int = 0, place: str = "") -> None:
+    def committed(self, step: int, round_: int = 0, place: str = "", size: int = 0) -> None:
         """A commit for `step` is durable; rank 0 says it.
 
         Args:
             round_: that made it, of a commit found in storage: later rounds must have higher
                 numbers, also where nobody is left to remember it.
             place: digest of the storage's path or URL, for `newest_commit`; empty: in none.
+            size: bytes of its files; 0: not known.
         """
-        self._send(Committed(round_ or self.round, step, place))
+        self._send(Committed(round_ or self.round, step, place, size))
 
     def newest_commit(self, place: str) -> int:
         """The newest step that the job is known to have committed to a storage; -1 if none is. Not

@@ -261,16 +261,18 @@ class Transferring(_message.Message):
     def __init__(self, round: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Committed(_message.Message):
-    __slots__ = ("round", "step", "in_memory", "place")
+    __slots__ = ("round", "step", "in_memory", "place", "size")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     IN_MEMORY_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     round: int
     step: int
     in_memory: bool
     place: str
-    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., in_memory: _Optional[bool] = ..., place: _Optional[str] = ...) -> None: ...
+    size: int
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., in_memory: _Optional[bool] = ..., place: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Digested(_message.Message):
     __slots__ = ("round", "step", "digests")

@@ -275,6 +275,7 @@ class Committed:
     step: int = -1
     in_memory: bool = False
     place: str = ""
+    size: int = 0
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,11 @@ class Commit:
     def identity(self) -> tuple[int, int]:
         return (self.run, self.step)
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of its files."""
+        return sum(record.size for record in self.files.values())
+
 
 def encode(commit: Commit) -> bytes:
     body = asdict(commit)

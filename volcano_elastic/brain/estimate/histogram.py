@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
-from volcano_elastic.api.amount import Bytes, Cpu
+from volcano_elastic.api.amount import Bytes, Cpu, Percent
 
-Amount = TypeVar("Amount", Cpu, Bytes)
+Amount = TypeVar("Amount", Cpu, Bytes, Percent)
 
 HALF_LIFE = timedelta(hours=24)
 _RATIO = 1.05
 _EPSILON = 1e-4
 """A bucket with less weight than this share of all is none."""
-_FIRST = {Cpu: 10, Bytes: 10**7}
-"""End of the first bucket: 0.01 CPU, 10 MB."""
+_FIRST = {Cpu: 10, Bytes: 10**7, Percent: 1}
+"""End of the first bucket: 0.01 CPU, 10 MB, 1 %."""
 _MOST_DAYS = 100.0
 """Weights are told anew before they grow beyond a float."""
 

@@ -25,9 +25,10 @@ class Identity(Protocol):
 
 Run = TypeVar("Run", bound=Identity)
 
+_IMAGE = "with this image"
 _FEATURES: dict[str, Callable[[Identity], str]] = {
     "by this user": lambda one: one.user,
-    "with this image": lambda one: one.image,
+    _IMAGE: lambda one: one.image,
     "on this data set": lambda one: one.data_set,
     "in this queue": lambda one: one.queue,
 }
@@ -50,6 +51,7 @@ class Similar(Generic[Run]):
     """In words: "by this user with this image"; empty if there are none."""
     facts: int = 0
     """How many facts they share with the job."""
+    same_image: bool = False
 
     @property
     def is_close(self) -> bool:
@@ -82,7 +84,7 @@ def narrowest(alike: Callable[[Likeness], tuple[Run, ...]]) -> Similar[Run]:
     for likeness in LIKENESSES:
         runs = alike(likeness)
         if len(runs) > len(best.runs):
-            best = Similar(runs, " ".join(likeness), len(likeness))
+            best = Similar(runs, " ".join(likeness), len(likeness), _IMAGE in likeness)
         if len(best.runs) >= ENOUGH:
             break
     return best

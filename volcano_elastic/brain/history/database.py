@@ -13,9 +13,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from volcano_elastic.api.amount import Bytes, Cpu
+from volcano_elastic.api.amount import Bytes, Cpu, Percent
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.estimate.histogram import Histogram
+from volcano_elastic.brain.history.gpu_load import GpuLoad
 from volcano_elastic.brain.history.run import PodLoad, Run
 from volcano_elastic.brain.history.schema import POD_LOADS, RUNS, SPEEDS
 from volcano_elastic.database.database import Database, in_hundreds, milliseconds, time_of
@@ -129,6 +130,7 @@ def _row(run: Run) -> dict[str, Any]:
         "outcome": run.outcome,
         "restarts": run.restarts,
         "out_of_memory": run.out_of_memory,
+        "checkpoint": {role: size.count for role, size in run.checkpoint.items()},
     }
 
 
@@ -150,11 +152,30 @@ def _load_rows(run: Run) -> list[dict[str, Any]]:
             "peak_cpu": load.peak.cpu.count,
             "peak_memory": load.peak.memory.count,
             "since": milliseconds(load.cpu.since),
-            "cpu": {str(bucket): weight for bucket, weight in load.cpu.weights.items()},
-            "memory": {str(bucket): weight for bucket, weight in load.memory.weights.items()},
+            "cpu": _texts(load.cpu),
+            "memory": _texts(load.memory),
+            "gpu": None if load.gpu is None else _gpu_row(load.gpu),
         }
         for load in run.loads
     ]
+
+
+def _gpu_row(gpu: GpuLoad) -> dict[str, Any]:
+    return {
+        "peak": gpu.peak.count,
+        "since": milliseconds(gpu.memory.since),
+        "memory": _texts(gpu.memory),
+        "busy_since": milliseconds(gpu.busy.since),
+        "busy": _texts(gpu.busy),
+    }
+
+
+def _texts(histogram: Histogram[Any]) -> dict[str, float]:
+    return {str(bucket): weight for bucket, weight in histogram.weights.items()}
+
+
+def _weights(found: Mapping[str, Any]) -> dict[int, float]:
+    return {int(bucket): float(weight) for bucket, weight in found.items()}
 
 
 def _run(
@@ -180,18 +201,26 @@ def _run(
         out_of_memory=row["out_of_memory"],
         speeds={one["workers"]: one["samples_per_second"] for one in speeds},
         loads=tuple(_load(load) for load in ordered),
+        checkpoint={role: Bytes(size) for role, size in (row["checkpoint"] or {}).items()},
     )
 
 
 def _load(row: Mapping[str, Any]) -> PodLoad:
     since = time_of(row["since"])
-    cpu = {int(bucket): float(weight) for bucket, weight in row["cpu"].items()}
-    memory = {int(bucket): float(weight) for bucket, weight in row["memory"].items()}
     return PodLoad(
         role=row["role"],
         index=row["pod_index"],
         requested=Amounts(Cpu(row["requested_cpu"]), Bytes(row["requested_memory"])),
         peak=Amounts(Cpu(row["peak_cpu"]), Bytes(row["peak_memory"])),
-        cpu=Histogram(Cpu, since, cpu),
-        memory=Histogram(Bytes, since, memory),
+        cpu=Histogram(Cpu, since, _weights(row["cpu"])),
+        memory=Histogram(Bytes, since, _weights(row["memory"])),
+        gpu=None if row["gpu"] is None else _gpu(row["gpu"]),
+    )
+
+
+def _gpu(row: Mapping[str, Any]) -> GpuLoad:
+    return GpuLoad(
+        Bytes(row["peak"]),
+        Histogram(Bytes, time_of(row["since"]), _weights(row["memory"])),
+        Histogram(Percent, time_of(row["busy_since"]), _weights(row["busy"])),
     )

@@ -9,9 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from volcano_elastic.api import moment
-from volcano_elastic.api.amount import Bytes, Cpu
+from volcano_elastic.api.amount import Bytes, Cpu, Percent
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.estimate.histogram import Histogram
+from volcano_elastic.brain.history.gpu_load import GpuLoad, GpuUse
 
 BUSY = 0.95
 """Share of the time in which a pod used no more CPU than is told of it."""
@@ -35,6 +36,8 @@ class PodLoad:
     peak: Amounts
     cpu: Histogram[Cpu]
     memory: Histogram[Bytes]
+    gpu: GpuLoad | None = None
+    """None: it has none, or nobody measured them."""
     latest: tuple[Sample, ...] = field(default=(), compare=False)
     """Newest last; only since Brain's start, as the database doesn't have them."""
 
@@ -44,14 +47,20 @@ class PodLoad:
         cpu, memory = Histogram(Cpu, since), Histogram(Bytes, since)
         return PodLoad(role, index, requested, nothing, cpu, memory)
 
-    def with_sample(self, used: Amounts, at: datetime, requested: Amounts) -> PodLoad:
+    def with_sample(
+        self, used: Amounts, at: datetime, requested: Amounts, gpu: GpuUse | None = None
+    ) -> PodLoad:
         """Return the load with one sample more, of a pod that asks for `requested` now."""
+        gpus = self.gpu
+        if gpu is not None:
+            gpus = (gpus or GpuLoad.unused(at)).with_sample(gpu, at)
         return replace(
             self,
             requested=requested,
             peak=self.peak.most_of(used),
             cpu=self.cpu.with_sample(used.cpu, at),
             memory=self.memory.with_sample(used.memory, at),
+            gpu=gpus,
             latest=(*self.latest, Sample(at, used))[-_LATEST:],
         )
 
@@ -85,6 +94,8 @@ class Run:
     speeds: Mapping[int, float] = field(default_factory=dict)
     """Samples a second, by number of workers."""
     loads: tuple[PodLoad, ...] = ()
+    checkpoint: Mapping[str, Bytes] = field(default_factory=dict)
+    """Size of the newest one, by the role whose state it is; empty where nobody told."""
 
     @property
     def busiest(self) -> dict[str, Amounts]:
@@ -93,6 +104,18 @@ class Run:
         for load in self.loads:
             if load.peak.memory:
                 found[load.role] = load.usual.most_of(found.get(load.role, load.usual))
+        return found
+
+    @property
+    def busiest_gpus(self) -> dict[str, tuple[Bytes, Percent | None]]:
+        """Return by role the most memory that GPUs of any pod had in use, and the greatest median
+        of per cent of time in which they computed; None: not known."""
+        found: dict[str, tuple[Bytes, Percent | None]] = {}
+        for load in self.loads:
+            if load.gpu is not None:
+                most, busy = found.get(load.role, (Bytes(0), None))
+                told = [one for one in (busy, load.gpu.usual) if one is not None]
+                found[load.role] = max(most, load.gpu.peak), max(told) if told else None
         return found
 
 
@@ -114,6 +137,7 @@ def as_json(run: Run) -> dict[str, Any]:
         "restarts": run.restarts,
         "outOfMemory": run.out_of_memory,
         "speeds": {str(size): speed for size, speed in sorted(run.speeds.items())},
+        "checkpoint": {role: str(size) for role, size in sorted(run.checkpoint.items())},
         "pods": [
             {
                 "role": load.role,
@@ -121,6 +145,7 @@ def as_json(run: Run) -> dict[str, Any]:
                 "requested": _spelled(load.requested),
                 "usual": _spelled(load.usual),
                 "peak": _spelled(load.peak),
+                "gpu": None if load.gpu is None else _spelled_gpu(load.gpu),
             }
             for load in run.loads
         ],
@@ -145,6 +170,12 @@ def anonymous(run: Run, salt: str) -> Run:
         data_set=hidden(run.data_set),
         labels={},
     )
+
+
+def _spelled_gpu(gpu: GpuLoad) -> dict[str, Any]:
+    """Return the greatest use of memory, and the median of per cent of time."""
+    busy = gpu.usual
+    return {"memory": str(gpu.peak), "percent": None if busy is None else busy.count}
 
 
 def _spelled(amounts: Amounts) -> dict[str, str]:

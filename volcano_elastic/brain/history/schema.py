@@ -43,6 +43,7 @@ RUNS = Table(
     Column("outcome", Text, nullable=False),
     Column("restarts", Integer, nullable=False),
     Column("out_of_memory", Integer, nullable=False),
+    Column("checkpoint", JSON),
     Index("ix_runs_user_name", "user_name"),
     Index("ix_runs_queue", "queue"),
     Index("ix_runs_image", "image"),
@@ -70,4 +71,5 @@ POD_LOADS = Table(
     Column("since", BigInteger, nullable=False),
     Column("cpu", JSON, nullable=False),
     Column("memory", JSON, nullable=False),
+    Column("gpu", JSON),
 )
