@@ -14,13 +14,15 @@ from elastic_trainer.embeddings.table import TableSettings
 from elastic_trainer.parameter_server import copy_log, copying
 from elastic_trainer.parameter_server.copy_log import CopyLog
 from elastic_trainer.parameter_server.copying import Copier, Served
+from elastic_trainer.parameter_server.director import copy_message
 from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
-from elastic_trainer.parameter_server.moving import give
+from elastic_trainer.parameter_server.placement import Server, next_adoption, outdated
 from elastic_trainer.parameter_server.service import Service
 from elastic_trainer.parameter_server.wire import pack, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
 from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct
+from tests.elastic_trainer.parameter_server.test_moving import given_to
 
 SETTINGS = TableSettings(
     "items", 4, Adagrad(lr=0.1), dtype=torch.float64, admit_after=2, evict_idle=7, evict_every=3
@@ -76,7 +78,7 @@ class Run:
     async def adopted(self, given: np.ndarray) -> Holder | None:
         """Return what a server holds that adopted these buckets; None if it couldn't."""
         request = messages.AdoptRequest(
-            life=self.keeper.life, source=self.source.life, buckets=pack(given), epoch="e"
+            life=self.keeper.life, source=self.source.life, buckets=pack(given), epoch="e", turn=9
         )
         reply = await self.keeper.Adopt(request, None)
         return self.keeper.holder if reply.adopted else None
@@ -162,111 +164,190 @@ async def test_first_copy_that_breaks_off_is_none() -> None:
         assert holder is not None and rows(holder) in run.moments
 
 
-async def test_copy_never_has_what_its_server_gave_away() -> None:
-    """Else a server that is lost later would be followed by rows of long ago."""
+async def test_copy_has_what_its_server_gave_away_until_it_is_outdated() -> None:
+    """Whoever took it may be lost before it has a copy of its own."""
     run = Run()
     for _ in range(10):
         run.push()
-    await run.copier.copy()
-    taker, source = Service("c:1", "first", ""), run.source.holder
-
-    def at(event: str) -> None:
-        if event == "before Take":
-            held = run.keeper._copies.buckets()[run.source.life]
-            going = np.flatnonzero(source.frozen | taker.holder.held)
-            assert len(going) and not np.isin(held, going).any()
-
-    stub = Direct(taker, at)
-    assert await give(source, HALF, stub, taker.life, "e", lambda: False, run.copier)
-    assert await run.adopted(HALF) is None
     run.pushes = False
     await run.copier.copy()
+    taker, source = Service("c:1", "first", ""), run.source.holder
+    before = rows(source)
+    assert await given_to(taker, run.source, HALF)
+    assert run.source.holder.given()[taker.life].tolist() == HALF.tolist()
+    for _ in range(3):
+        run.push()
+        await run.copier.copy()
+    copy = run.keeper._copies._whole[run.source.life]
+    assert copy.held.all()
+    found = rows(copy.holder())
+    assert {one: state for one, state in found.items() if where(one) in HALF} == {
+        one: state for one, state in before.items() if where(one) in HALF
+    }
+    run.keeper._copies.drop(run.source.life, HALF, source.turns[HALF] + 1)
+    assert copy.held.all(), "another turn's"
+    run.keeper._copies.drop(run.source.life, HALF, source.turns[HALF])
     rest = np.setdiff1d(np.arange(BUCKETS), HALF)
-    assert np.array_equal(run.keeper._copies.buckets()[run.source.life], rest)
+    assert np.array_equal(np.flatnonzero(copy.held), rest)
+    assert await run.adopted(HALF) is None
+    source.forget(taker.life, HALF, source.turns[HALF])
     holder = await run.adopted(rest)
     assert holder is not None and rows(holder) == rows(source)
 
 
-class DiedError(Exception):
-    """The giver was killed here."""
-
-
-async def dies_giving(at: int) -> tuple[Run, Service, State, list[str]]:
-    """Give half of the rows away; return who is left when the giver dies at a message, what it held
-    then, and the messages until then."""
-    run, events = Run(), list[str]()
+async def test_copy_has_anew_what_went_away_and_came_back() -> None:
+    run = Run()
     for _ in range(10):
         run.push()
-    await run.copier.copy()
     run.pushes = False
     await run.copier.copy()
     taker, source = Service("c:1", "first", ""), run.source.holder
-    held = rows(source)
-
-    def told(event: str) -> None:
-        events.append(event)
-        if len(events) == at:
-            raise DiedError(event)
-
-    run.copier._stub = lambda _: Direct(run.keeper, told)
-    with contextlib.suppress(DiedError):
-        await give(source, HALF, Direct(taker, told), taker.life, "e", lambda: False, run.copier)
-    return run, taker, held, events
-
-
-async def test_giver_killed_at_each_message_leaves_each_bucket_to_one_or_lost() -> None:
-    _, _, _, events = await dies_giving(0)
-    assert events.count("after Take") == 1 and events.count("after Keep") == 1
-    lost = []
-    for at, event in enumerate(events, 1):
-        run, taker, held, _ = await dies_giving(at)
-        there = taker.holder.held
-        assert there.sum() in (0, len(HALF))
-        nobodys = np.flatnonzero(~there)
-        keeper = await run.adopted(nobodys)
-        if keeper is None:
-            # Taken out of the copy, and not yet the receiver's: the director says so.
-            lost.append(event)
-            nobodys = np.setdiff1d(nobodys, HALF)
-            keeper = await run.adopted(nobodys)
-        assert keeper is not None and not (keeper.held & there).any()
-        found = rows(keeper)
-        if there.any():
-            found |= rows(taker.holder)
-        where = {one: one if one >= 0 else -one - 1 for one in held}
-        known = {
-            one: state
-            for one, state in held.items()
-            if (keeper.held | there)[buckets(np.array([where[one]]))[0]]
-        }
-        assert found == known, event
-    assert lost and set(lost) <= {"after Keep", "before Receive", "after Receive", "before Take"}
-    window = events[events.index("after Keep") : events.index("before Take") + 1]
-    assert len(lost) == len(window), "between the copy and the receiver, and nowhere else"
-
-
-async def test_copy_has_them_again_where_they_were_not_taken() -> None:
-    run = Run()
-    run.push()
+    assert await given_to(taker, run.source, HALF)
+    table = taker.holder.tables["items"]
+    gone = table.entries().ids.numpy()[::2]
+    table._rows.remove(gone)  # evicted there
+    assert await given_to(run.source, taker, HALF)
+    assert source.held.all() and set(gone.tolist()).isdisjoint(rows(source))
+    assert run.copier.uncopied()[HALF].all() and run.copier.uncopied().sum() == len(HALF)
     await run.copier.copy()
-    stub = Direct(Service("c:1", "first", ""), lambda _: None)
-    assert not await give(run.source.holder, HALF, stub, "other", "e", lambda: False, run.copier)
-    run.pushes = False
-    await run.copier.copy()
+    assert not run.copier.uncopied().any()
     holder = await run.adopted(np.arange(BUCKETS))
-    assert holder is not None and rows(holder) == rows(run.source.holder)
+    assert holder is not None and rows(holder) == rows(source)
 
 
-async def test_move_waits_for_a_keeper_that_does_not_answer() -> None:
+async def test_copy_at_a_new_keeper_follows_the_old_one_once_it_is_whole() -> None:
     run = Run()
-    run.push()
+    for _ in range(10):
+        run.push()
     await run.copier.copy()
-    run.breaks_at = run.count + 1
-    taker = Service("c:1", "first", "")
-    stub = Direct(taker, lambda _: None)
-    assert not await give(run.source.holder, HALF, stub, taker.life, "e", lambda: False, run.copier)
-    assert run.source.holder.held.all() and not taker.holder.held.any()
-    assert await give(run.source.holder, HALF, stub, taker.life, "e", lambda: False, run.copier)
+    other = Service("d:1", "first", "", copy_folder=f"{run.folder}/d" if run.folder else "")
+    whole: list[bool] = []
+
+    def told(_: str) -> None:
+        whole.append(bool(run.keeper._copies.kept() or other._copies.kept()))
+
+    run.copier._served = lambda: Served(run.source.holder, "e", "d:1", other.life)
+    run.copier._stub = lambda address: Direct(other if address == "d:1" else run.keeper, told)
+    await run.copier.copy()
+    assert whole and all(whole), "there was no copy for a while"
+    assert not run.keeper._copies.kept() and len(other._copies.kept()) == 1
+
+
+def where(one: int) -> int:
+    """Return the bucket of what `rows` calls so."""
+    return int(buckets(np.array([one if one >= 0 else -one - 1]))[0])
+
+
+class DiedError(Exception):
+    """A server was killed here."""
+
+
+class Three:
+    """A server that gives half of its rows away, its keeper, and who takes them; its keeper is the
+    giver. What is left when one of them is killed at a message is recovered as the first server
+    does it."""
+
+    def __init__(self, folder: str) -> None:
+        self.run = Run()
+        self.giver, self.keeper = self.run.source, self.run.keeper
+        self.taker = Service("c:1", "first", "", copy_folder=f"{folder}/c" if folder else "")
+        self.events: list[str] = []
+        self.at, self.dies = 0, list[Service]()
+        self.dead: list[Service] = []
+        self.giver._copier = self._copier_of(self.giver, self.keeper)
+        self.taker._copier = self._copier_of(self.taker, self.giver)
+        self.giver._owners.keeper, self.taker._owners.keeper = "b:1", "a:1"
+        for one in (self.giver, self.keeper, self.taker):
+            one._epoch = "e"
+
+    def _copier_of(self, one: Service, keeper: Service) -> Copier:
+        return Copier(
+            one.life,
+            lambda: Served(one.holder, "e", keeper._address, keeper.life),
+            lambda _: self._stub(one, keeper),
+        )
+
+    def _stub(self, caller: Service, called: Service) -> Direct:
+        def told(event: str) -> None:
+            self.events.append(event)
+            if len(self.events) == self.at:
+                self.dead = self.dies
+            if caller in self.dead:
+                raise DiedError(event)
+            if called in self.dead:
+                raise BrokenError(event)
+
+        return Direct(called, told)
+
+    async def train(self, dies: str = "", at: int = 0) -> State:
+        """Push, copy, move and copy again, while some die at a message; return all rows as they
+        were."""
+        for _ in range(10):
+            self.run.push()
+        assert self.giver._copier is not None and self.taker._copier is not None
+        await self.giver._copier.copy()
+        self.events, self.at = [], at
+        self.dies = [getattr(self, one) for one in dies.split(" and ") if one]
+        held = rows(self.giver.holder)
+        with contextlib.suppress(DiedError):
+            await self.giver._copier.copy()
+            stub = self._stub(self.giver, self.taker)
+            await given_to(self.taker, self.giver, HALF, stub, lambda: self.taker in self.dead)
+            await self.taker._copier.copy()
+            await self.giver._copier.copy()
+            await self.heed()
+        return held
+
+    async def heed(self) -> None:
+        for one in (self.giver, self.keeper, self.taker):
+            found = outdated(self._present([self.giver, self.keeper, self.taker]), one.life)
+            await one._heed(messages.Owners(outdated=[copy_message(kept) for kept in found]))
+
+    def _present(self, living: list[Service]) -> list[Server]:
+        return [one._itself() for one in living]
+
+    async def recover(self) -> State:
+        """Have the living adopt what the dead held; return all rows then."""
+        living = [one for one in (self.giver, self.keeper, self.taker) if one not in self.dies]
+        over = {one.life: 0.0 for one in self.dies}
+        for one in living:
+            await one._heed(messages.Owners(gone=list(over)))
+        turn = 10
+        while (found := next_adoption(self._present(living), over, {})) is not None:
+            assert found.may_begin
+            keeper = next(one for one in living if one.life == found.keeper.life)
+            turn += 1
+            request = messages.AdoptRequest(
+                life=keeper.life,
+                source=found.kept.life,
+                buckets=pack(found.kept.buckets),
+                given=found.kept.given,
+                epoch="e",
+                turn=turn,
+            )
+            assert (await keeper.Adopt(request, None)).adopted
+        held = sum(one.holder.held.astype(int) for one in living)
+        assert (held == 1).all(), "a bucket is held by none, or by two"
+        state: State = {}
+        for one in living:
+            if "items" in one.holder.tables:
+                mine = rows(one.holder)
+                state |= {key: row for key, row in mine.items() if one.holder.held[where(key)]}
+        return state
+
+
+@pytest.mark.parametrize("lost", ["giver", "taker", "keeper", "giver and taker"])
+async def test_no_row_is_lost_where_servers_are_killed_at_each_message_of_a_move(
+    lost: str,
+) -> None:
+    whole = Three(Run.folder)
+    held = await whole.train()
+    assert whole.events.count("after Take") == 1 and whole.events.count("after Keep") > 4
+    assert not whole.giver.holder.given(), "what has a copy elsewhere isn't kept"
+    for at in range(1, len(whole.events) + 1):
+        three = Three(Run.folder)
+        held = await three.train(lost, at)
+        assert await three.recover() == held, whole.events[at - 1]
 
 
 async def test_rows_of_an_older_epoch_are_not_copied() -> None:
@@ -274,7 +355,7 @@ async def test_rows_of_an_older_epoch_are_not_copied() -> None:
     run.push()
     run.keeper._epoch = "newer"
     await run.copier.copy()
-    assert run.keeper._copies.buckets() == {}
+    assert run.keeper._copies.kept() == []
 
 
 async def test_copy_on_a_full_disk_is_none_until_there_is_room(
@@ -291,7 +372,7 @@ async def test_copy_on_a_full_disk_is_none_until_there_is_room(
         monkeypatch.setattr(log, "_file", full)
         run.push()
         await run.copier.copy()
-        assert run.keeper._copies.buckets() == {}, "it might have a part of a moment"
+        assert run.keeper._copies.kept() == [], "it might have a part of a moment"
         full.close = lambda: None  # type: ignore[method-assign]
     assert await run.adopted(np.arange(BUCKETS)) is None
     run.pushes = False
@@ -334,4 +415,4 @@ async def test_damaged_copy_is_not_adopted(tmp_path: Path, monkeypatch: pytest.M
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     assert await run.adopted(np.arange(BUCKETS)) is None
-    assert run.keeper._copies.buckets() == {} and not run.keeper.holder.held.any()
+    assert run.keeper._copies.kept() == [] and not run.keeper.holder.held.any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from elastic_trainer.embeddings.row_optimizer import Adagrad
 from elastic_trainer.embeddings.table import Table, TableSettings
 from elastic_trainer.parameter_server import holder, moving
 from elastic_trainer.parameter_server.holder import Gradients, Verdict
-from elastic_trainer.parameter_server.moving import give
+from elastic_trainer.parameter_server.moving import Order, give
 from elastic_trainer.parameter_server.service import Service
 from elastic_trainer.parameter_server.wire import pack, pack_entries, unpack, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
@@ -24,6 +25,19 @@ SETTINGS = TableSettings(
     "items", 4, Adagrad(lr=0.1), dtype=torch.float64, admit_after=2, evict_idle=7, evict_every=3
 )
 MOVED = np.arange(0, BUCKETS, 3)
+
+
+async def given_to(
+    taker: Service,
+    source: Service,
+    given: np.ndarray,
+    stub: Direct | None = None,
+    is_gone: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Have buckets moved by turn 1."""
+    to = stub or Direct(taker, lambda _: None)
+    order = Order(given, source.life, taker.life, to, "e", 1, is_gone)
+    return await give(source.holder, order)
 
 
 class Run:
@@ -69,8 +83,7 @@ class Run:
 
         stub = Direct(self.target, at)
         left = MOVED[self.source.holder.held[MOVED]]
-        given = await give(self.source.holder, left, stub, self.target.life, "e", lambda: False)
-        return given, count
+        return await given_to(self.target, self.source, left, stub), count
 
     def check(self) -> None:
         held = self.source.holder.held.astype(int) + self.target.holder.held.astype(int)
@@ -122,7 +135,7 @@ async def test_hot_rows_are_copied_once_while_their_buckets_are_frozen() -> None
         push(np.union1d(hot, np.arange(200, dtype=np.int64)))
         push(hot)
     stub = Watched(run.target, lambda event: None)
-    assert await give(run.source.holder, MOVED, stub, run.target.life, "e", lambda: False)
+    assert await given_to(run.target, run.source, MOVED, stub)
     for one in hot.tolist():
         assert [frozen for frozen, ids in sent if one in ids] == [True]
     assert any(ids for frozen, ids in sent if not frozen)
@@ -190,7 +203,7 @@ async def test_giver_keeps_its_rows_where_the_taker_was_started_again() -> None:
 
     async def move() -> bool:
         stub = Direct(restarted, lambda _: None)
-        return await give(run.source.holder, MOVED, stub, run.target.life, "e", lambda: False)
+        return await given_to(run.target, run.source, MOVED, stub)
 
     assert not await asyncio.wait_for(move(), 120)
     run.check()
@@ -210,7 +223,7 @@ async def test_push_to_a_frozen_bucket_is_put_off_and_one_to_a_given_one_refused
             seen.append(run.source.holder.push("w", 100, [part], 0.0))
 
     stub = Direct(run.target, at)
-    assert await give(run.source.holder, MOVED, stub, run.target.life, "e", lambda: False)
+    assert await given_to(run.target, run.source, MOVED, stub)
     assert seen == [Verdict.LATER]
     assert run.source.holder.push("w", 100, [part], 0.0) is Verdict.NOT_OWNER
     assert run.target.holder.push("w", 100, [part], 0.0) is Verdict.DONE
@@ -271,16 +284,16 @@ async def test_rows_that_come_back_before_they_are_forgotten_stay() -> None:
     source, target = run.source.holder, run.target.holder
     source.begin_giving("move", MOVED)
     target.adopt(source, MOVED)
-    source.end_giving("move", given=True)
+    source.end_giving("move", taker="taker")
     back, comes = np.split(MOVED, 2)
     source.adopt(target, back)
     target.held[back] = False
-    assert source.expect("back", comes)
+    assert source.expect("back", comes, "taker")
     entries = target.tables["items"].entries(comes.tolist())
     ids = entries.ids.numpy()
     text = write_settings(SETTINGS)
     assert source.receive("back", text, ids, pack_entries(entries))
-    source.forget(MOVED)
+    source.forget("taker", MOVED, np.zeros(len(MOVED), dtype=np.int64))
     steps = {"items": target.tables["items"].step}
     assert source.take("back", comes, target.applied_in(comes), steps)
     target.held[comes] = False

@@ -11,14 +11,17 @@ from elastic_trainer.parameter_server.placement import (
     FROZEN,
     HELD,
     LOST_SECONDS,
+    Kept,
     Server,
     alive,
     followed,
     gone,
+    is_outdone,
     is_released,
     keeper,
     next_adoption,
     next_move,
+    outdated,
     place,
 )
 from hypothesis import given
@@ -106,23 +109,95 @@ def test_receiver_that_a_new_first_server_never_heard_of_is_gone_after_a_while()
     assert gone(servers, 20.0 + LOST_SECONDS, 20.0) == {"dead"}
 
 
-def copies(**of: range) -> dict[str, np.ndarray]:
-    return {name.replace("_", "-"): np.array(buckets) for name, buckets in of.items()}
+def kept(life: str, of: range, turn: int = 0, *, given: bool = False) -> Kept:
+    return Kept(life, np.array(of), np.full(len(of), turn), given)
 
 
 def test_copy_of_a_life_that_is_over_is_adopted_and_no_other_one() -> None:
     present = [
-        server(0, range(500), copies=copies(life_1=range(500, 900))),
-        server(2, range(900, BUCKETS), copies=copies(life_0=range(500))),
+        server(0, range(500), heard=2.0, copies=(kept("life-1", range(500, 900)),)),
+        server(2, range(900, BUCKETS), heard=2.0, copies=(kept("life-0", range(500)),)),
     ]
-    found = next_adoption(present, {"life-1"}, {})
-    assert found is not None and (found.keeper.life, found.source) == ("life-0", "life-1")
-    assert found.buckets.tolist() == list(range(500, 900))
-    assert next_adoption(present, set(), {}) is None, "it may still serve"
-    assert next_adoption(present, {"life-1"}, {"life-1": "life-2"}) is None, "an older copy"
+    over = {"life-1": 1.0}
+    found = next_adoption(present, over, {})
+    assert found is not None and found.may_begin
+    assert (found.keeper.life, found.kept.life) == ("life-0", "life-1")
+    assert found.kept.buckets.tolist() == list(range(500, 900))
+    waits = next_adoption(present, {}, {})
+    assert waits is not None and not waits.may_begin, "it may still serve"
     present[1].held[500:600] = HELD
-    found = next_adoption(present, {"life-1"}, {"life-1": "life-0"})
-    assert found is not None and found.buckets.tolist() == list(range(600, 900))
+    found = next_adoption(present, over, {"life-1": "life-0"})
+    assert found is not None and found.kept.buckets.tolist() == list(range(600, 900))
+
+
+def test_copy_of_an_earlier_keeper_counts_only_until_the_later_one_has_its_own() -> None:
+    older = server(0, range(500), heard=2.0, copies=(kept("life-1", range(500, BUCKETS)),))
+    later = server(2, heard=2.0)
+    over, keepers = {"life-1": 1.0}, {"life-1": "life-2"}
+    assert next_adoption([older, later], over, keepers) is not None
+    assert next_adoption([older], over, keepers) is None, "the later one's is lost with it"
+    has = replace(later, copies=(kept("life-1", range(500, 600)),))
+    found = next_adoption([older, has], over, keepers)
+    assert found is not None and found.keeper == has
+
+
+def test_newest_copy_of_a_bucket_that_moved_is_adopted() -> None:
+    rest = range(10, BUCKETS)
+    giver = server(0, rest, heard=2.0, copies=(kept("life-1", range(10), 3, given=True),))
+    keeper_of_giver = server(2, heard=2.0, copies=(kept("life-0", range(10), 3),))
+    over = {"life-1": 1.0}
+    found = next_adoption([keeper_of_giver, giver], over, {})
+    assert found is not None and found.may_begin and found.keeper == giver
+    of_taker = server(3, heard=2.0, copies=(kept("life-1", range(5), 4),))
+    found = next_adoption([keeper_of_giver, giver, of_taker], over, {})
+    both = [found]
+    assert found is not None
+    present = [keeper_of_giver, giver, of_taker]
+    present = make(present, giver, found.keeper, tuple(found.kept.buckets.tolist()))
+    both.append(next_adoption(present, over, {}))
+    assert {
+        (one.keeper.address, one.kept.given, *one.kept.buckets.tolist()) for one in both if one
+    } == {("host-0:1", True, *range(5, 10)), ("host-3:1", False, *range(5))}
+
+
+def test_copy_waits_while_somebody_may_take_from_who_is_gone() -> None:
+    """Else a bucket had two holders."""
+    keeps = server(0, heard=2.0, copies=(kept("life-1", range(BUCKETS)),))
+    taker = server(2, heard=2.0, expects_from=frozenset({"life-1"}))
+    over = {"life-1": 1.0}
+    assert not next_adoption([keeps, taker], over, {}).may_begin  # type: ignore[union-attr]
+    unheard = replace(taker, heard=1.0, expects_from=frozenset())
+    assert not next_adoption([keeps, unheard], over, {}).may_begin  # type: ignore[union-attr]
+    told = replace(taker, expects_from=frozenset())
+    assert next_adoption([keeps, told], over, {}).may_begin  # type: ignore[union-attr]
+
+
+def test_rows_are_kept_until_a_later_holder_has_a_copy_and_they_move_on_only_then() -> None:
+    turns = np.full(BUCKETS, 4)
+    both = (kept("life-1", range(10), 3, given=True), kept("life-2", range(20), 3))
+    giver = server(0, range(10, BUCKETS), copies=both)
+    taker = server(1, range(10), turns=turns, uncopied=np.arange(5))
+    newcomer = server(5)
+    found = outdated([giver, taker], "life-0")
+    assert [(one.life, one.given, one.buckets.tolist()) for one in found] == [
+        ("life-1", True, list(range(5, 10))),
+        ("life-2", False, list(range(5, 10))),
+    ]
+    assert not outdated([giver, taker], "life-1")
+    leaves = replace(taker, leaving=True)
+    assert next_move([leaves, newcomer]) is None
+    copied = replace(leaves, uncopied=np.arange(0))
+    assert next_move([copied, newcomer]) is not None
+    left = replace(giver, held=np.zeros(BUCKETS, dtype=np.int8), leaving=True)
+    assert not is_released(left) and is_released(replace(left, copies=both[1:]))
+
+
+def test_server_that_comes_back_with_what_others_held_since_is_outdone() -> None:
+    newer = server(0, range(10), turns=np.full(BUCKETS, 5))
+    back = server(1, range(20), turns=np.full(BUCKETS, 4))
+    assert is_outdone(back, [newer, back]) and not is_outdone(newer, [newer, back])
+    assert not is_outdone(replace(back, giving=True), [newer]), "it is told what became of it"
+    assert not is_outdone(server(1, range(10, 20)), [newer])
 
 
 @given(st.integers(1, 6), st.data())
@@ -140,7 +215,7 @@ def test_each_server_has_a_keeper_that_stays_and_that_stays_its_keeper(
         assert first in others
         newcomer = server(9)
         assert keeper([newcomer, *present], one.life, first.life) == first
-        restarted = replace(newcomer, copies={one.life: np.arange(3)})
+        restarted = replace(newcomer, copies=(kept(one.life, range(3)),))
         assert keeper([restarted, *present], one.life, "") == restarted, "it has a copy already"
 
 

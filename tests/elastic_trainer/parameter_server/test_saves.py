@@ -47,15 +47,15 @@ class Servers:
         if source == target or not len(given):
             return
         ids = giver.begin_giving("m", given)
-        assert taker.expect("m", given)
+        assert taker.expect("m", given, "giver")
         for name, one in ids.items():
             entries = pack_entries(giver.tables[name].entries_of(one))
             assert taker.receive("m", write_settings(SETTINGS), one, entries)
         giver.freeze("m")
         applied, steps = giver.applied_in(given), {"items": giver.tables["items"].step}
         assert taker.take("m", given, applied, steps)
-        giver.end_giving("m", given=True)
-        giver.forget(given)
+        giver.end_giving("m", taker="taker")
+        giver.forget("taker", given, giver.turns[given])
         self.count += 1
         taker._taken.clear()
 

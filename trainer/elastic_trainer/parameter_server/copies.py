@@ -1,20 +1,23 @@
 """Copies: what a server keeps of others' rows, each as they were at one moment.
 
 A copy that is begun fills up until its first moment is whole; the one before it counts so long.
-What changes after that waits until all of the next moment is here: never does a copy mix two.
+What changes after that waits until all of the next moment is here: never does a copy mix two. Of
+buckets that the server has given away since, a copy has the rows until they are outdated: whoever
+took them may be lost before there is a copy of its own.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_trainer.embeddings.hashing import BUCKETS, Ids
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.parameter_server.holder import Buckets, Holder
+from elastic_trainer.parameter_server.placement import Kept
 from elastic_trainer.parameter_server.wire import unpack_entries
 
 
@@ -36,6 +39,8 @@ class Moment:
     applied: Mapping[str, NDArray[np.int64]]
     """By worker, the newest sequence that each of the buckets took."""
     steps: Mapping[str, int]
+    turns: NDArray[np.int64]
+    """By which the server has come to each of the buckets."""
 
 
 class Copy(ABC):
@@ -49,6 +54,7 @@ class Copy(ABC):
     def __init__(self, name: str, epoch: str) -> None:
         self.name, self.epoch = name, epoch
         self.held: NDArray[np.bool_] = np.zeros(BUCKETS, dtype=bool)
+        self.turns: NDArray[np.int64] = np.zeros(BUCKETS, dtype=np.int64)
 
     @abstractmethod
     def put(self, rows: Rows) -> None:
@@ -56,7 +62,7 @@ class Copy(ABC):
 
     @abstractmethod
     def end_moment(self, moment: Moment) -> None:
-        """Be as all parts so far say."""
+        """Be as all parts so far say, and as before in buckets that the moment hasn't."""
 
     @abstractmethod
     def drop(self, given: Buckets) -> None:
@@ -80,6 +86,7 @@ class MemoryCopy(Copy):
     def __init__(self, name: str, epoch: str) -> None:
         super().__init__(name, epoch)
         self._holder = Holder()
+        self.held, self.turns = self._holder.held, self._holder.turns
         self._waiting: list[Rows] = []
         self._whole = False
 
@@ -87,24 +94,34 @@ class MemoryCopy(Copy):
         if self._whole:
             self._waiting.append(rows)
         else:
-            self._put(rows)
+            self._put(rows, None)
 
-    def _put(self, rows: Rows) -> None:
+    def _put(self, rows: Rows, of: NDArray[np.bool_] | None) -> None:
+        """Have these rows, or those of some buckets alone."""
         table = self._holder.add_table(rows.text)
-        table.replace(rows.ids, unpack_entries(rows.entries, table.settings))
+        entries, ids = unpack_entries(rows.entries, table.settings), rows.ids
+        if of is not None and not of[buckets(ids)].all():
+            ids, entries = ids[of[buckets(ids)]], entries.of_buckets(np.flatnonzero(of).tolist())
+        table.replace(ids, entries)
 
     def end_moment(self, moment: Moment) -> None:
+        of = np.zeros(BUCKETS, dtype=bool)
+        of[moment.buckets] = True
+        if self._whole:
+            # All rows of those that were away meanwhile are among what waits.
+            away = self.held[moment.buckets] & (self.turns[moment.buckets] != moment.turns)
+            self._holder.drop_rows(moment.buckets[away])
+        else:
+            self._holder.drop_rows(np.flatnonzero(~of))
         for rows in self._waiting:
-            self._put(rows)
+            self._put(rows, of)
         self._waiting, self._whole = [], True
-        self._holder.hold_only(moment.buckets, moment.applied, moment.steps)
-        self.held = self._holder.held
+        self._holder.hold(moment.buckets, moment.applied, moment.steps, moment.turns)
 
     def drop(self, given: Buckets) -> None:
-        if self._holder.held[given].any():
-            self._holder.held[given] = False
-            for table in self._holder.tables.values():
-                table.drop(given.tolist())
+        given = given[self.held[given]]
+        self.held[given] = False
+        self._holder.drop_rows(given)
 
     def holder(self) -> Holder:
         return self._holder
@@ -127,83 +144,101 @@ class Copies:
         self._make = make
         self._whole: dict[str, Copy] = {}
         self._coming: dict[str, Copy] = {}
+        self._older: list[tuple[str, Copy]] = []
+        """Copies that newer ones followed, of buckets that these haven't."""
 
     def begin(self, source: str, name: str, epoch: str) -> None:
         self._give_up(self._coming, source)
         self._coming[source] = self._make(name, epoch)
 
-    def keep(
-        self, source: str, name: str, rows: Sequence[Rows], last: Moment | None, given: Buckets
-    ) -> bool:
+    def keep(self, source: str, name: str, rows: Sequence[Rows], last: Moment | None) -> bool:
         """Keep a part of a copy. False where that isn't known here.
 
         Args:
             last: what ends the moment, if this is the last of its parts.
-            given: buckets that are about to be another server's.
         """
-        coming, whole = self._coming.get(source), self._whole.get(source)
-        try:
-            return self._keep(coming, whole, source, name, rows, last, given)
-        except OSError:
-            # It may have a part of a moment.
-            broken = self._coming if coming is not None and coming.name == name else self._whole
-            self._give_up(broken, source)
-            raise
-
-    def _keep(
-        self,
-        coming: Copy | None,
-        whole: Copy | None,
-        source: str,
-        name: str,
-        rows: Sequence[Rows],
-        last: Moment | None,
-        given: Buckets,
-    ) -> bool:
-        for one in (coming, whole):
-            if one is not None and len(given):
-                one.drop(given)
-        if coming is not None and coming.name == name:
-            for part in rows:
-                coming.put(part)
-            if last is not None:
-                coming.end_moment(last)
-                self._give_up(self._whole, source)
-                self._whole[source] = self._coming.pop(source)
-            return True
-        if whole is None or whole.name != name or whole.is_too_long:
+        coming = self._coming.get(source)
+        copies = self._coming if coming is not None and coming.name == name else self._whole
+        copy = copies.get(source)
+        if copy is None or copy.name != name or copy.is_too_long:
             return False
-        for part in rows:
-            whole.put(part)
-        if last is not None:
-            whole.end_moment(last)
+        try:
+            for part in rows:
+                copy.put(part)
+            if last is not None:
+                copy.end_moment(last)
+        except OSError:
+            self._give_up(copies, source)  # it may have a part of a moment
+            raise
+        if last is not None and copies is self._coming:
+            self._follow(source, self._coming.pop(source))
         return True
+
+    def _follow(self, source: str, copy: Copy) -> None:
+        """Have a copy that is whole now; what it hasn't of the one before, that goes on having."""
+        before = self._whole.get(source)
+        self._whole[source] = copy
+        if before is not None:
+            self._older.append((source, before))
+        for one in [older for of, older in self._older if of == source]:
+            one.drop(np.flatnonzero(one.held & copy.held))
+        self._close_empty()
 
     @property
     def sources(self) -> set[str]:
         """Whose rows are copied, or begun to be."""
-        return self._whole.keys() | self._coming.keys()
+        return {*self._whole, *self._coming, *(source for source, _ in self._older)}
 
-    def buckets(self) -> dict[str, Buckets]:
-        """Return the buckets of each copy that is whole."""
-        return {one: np.flatnonzero(copy.held) for one, copy in self._whole.items()}
+    def kept(self) -> list[Kept]:
+        """Return what there is of each copy that is whole."""
+        found = []
+        for source, copy in self._all():
+            of = np.flatnonzero(copy.held)
+            found.append(Kept(source, of, copy.turns[of]))
+        return found
 
-    def adopt(self, source: str, given: Buckets, holder: Holder) -> bool:
+    def adopt(self, source: str, given: Buckets, holder: Holder, epoch: str, turn: int) -> bool:
         """Have a holder hold these buckets as they were copied. False where it can't."""
-        copy = self._whole.get(source)
-        if copy is None or not copy.held[given].all() or holder.held[given].any():
-            return False
-        holder.adopt(copy.holder(), given)
-        copy.drop(given)
-        return True
+        for of, copy in self._all():
+            if of == source and copy.epoch == epoch and copy.held[given].all():
+                if holder.held[given].any():
+                    return False
+                holder.adopt(copy.holder(), given, turn)
+                copy.drop(given)
+                self._close_empty()
+                return True
+        return False
 
-    def forget(self, sources: Sequence[str], epochs: Sequence[str]) -> None:
+    def drop(self, source: str, given: Buckets, turns: NDArray[np.int64]) -> None:
+        """Keep these buckets no longer, where they came to that server by these turns."""
+        for of, copy in self._all():
+            if of == source:
+                copy.drop(given[copy.turns[given] == turns])
+        self._close_empty()
+
+    def forget(self, sources: Collection[str], epochs: Collection[str]) -> None:
         """Keep nothing of these lives, nor of these epochs."""
         for copies in (self._whole, self._coming):
             for source in [
                 one for one, copy in copies.items() if one in sources or copy.epoch in epochs
             ]:
                 self._give_up(copies, source)
+        for source, copy in self._older:
+            if source in sources or copy.epoch in epochs:
+                copy.held[:] = False
+        self._close_empty()
+
+    def _all(self) -> list[tuple[str, Copy]]:
+        return [*self._whole.items(), *self._older]
+
+    def _close_empty(self) -> None:
+        """Close copies that have nothing; their servers begin others."""
+        for source in [one for one, copy in self._whole.items() if not copy.held.any()]:
+            self._give_up(self._whole, source)
+        for _, copy in self._older:
+            if not copy.held.any():
+                copy.close()
+        self._older = [(source, copy) for source, copy in self._older if copy.held.any()]
 
     def _give_up(self, copies: dict[str, Copy], source: str) -> None:
         if source in copies:

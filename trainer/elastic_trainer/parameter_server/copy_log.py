@@ -54,17 +54,17 @@ class CopyLog(Copy):
                 steps=[
                     messages.Step(table=table, step=step) for table, step in moment.steps.items()
                 ],
+                turns=pack(moment.turns),
             )
         )
         self._file.flush()
         self._first = self._first or self._length
-        self.held[:] = False
         self.held[moment.buckets] = True
+        self.turns[moment.buckets] = moment.turns
 
     def drop(self, given: Buckets) -> None:
-        if self.held[given].any():
-            self.held[given] = False
-        self._append(messages.KeepRequest(given=pack(given)))
+        # What the file has of them still is no part of the copy.
+        self.held[given] = False
 
     @property
     def is_too_long(self) -> bool:
@@ -76,14 +76,13 @@ class CopyLog(Copy):
         for message in self._messages():
             for rows in message.rows:
                 copy.put(Rows(rows.table, unpack(rows.ids), list(rows.entries)))
-            if message.given:
-                copy.drop(unpack(message.given))
             if message.last:
                 copy.end_moment(
                     Moment(
                         unpack(message.buckets),
                         {one.worker: unpack(one.sequences) for one in message.applied},
                         {one.table: one.step for one in message.steps},
+                        unpack(message.turns),
                     )
                 )
         return copy.holder()

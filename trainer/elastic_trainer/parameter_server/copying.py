@@ -1,14 +1,14 @@
 """Copying: a server sends what changed of its rows to the one that keeps a copy of them.
 
 First all rows in parts, while they are served, then every few seconds those that changed. What ends
-a moment is read with no request between: rows, and which pushes they took. A bucket that is given
-to another server is taken out of the copy before that can take it, so a copy never has what its
-server gave away.
+a moment is read with no request between: rows, and which pushes they took. Buckets that are given
+to another server are in no later moment; the copy has them as they were, until nobody needs them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import uuid
@@ -18,16 +18,21 @@ from typing import Any
 
 import grpc
 import numpy as np
+from numpy.typing import NDArray
 
-from elastic_trainer.embeddings.hashing import Ids
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids
 from elastic_trainer.parameter_server.holder import EVERY_BUCKET, Buckets, Holder
 from elastic_trainer.parameter_server.moving import ANSWER_SECONDS, FEW_ROWS, PART_ROWS, ROUNDS
-from elastic_trainer.parameter_server.wire import pack, pack_entries, write_settings
+from elastic_trainer.parameter_server.wire import pack, pack_entries, unpack, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
 log = logging.getLogger("elastic_trainer.parameter_server")
 
 _NONE: Buckets = EVERY_BUCKET[:0]
+_NEVER = -1
+"""No turn."""
+UNCOPIED_SECONDS = 60.0
+"""For so long a server that gave buckets keeps their rows for one that has no copy of them yet."""
 
 
 @dataclass(frozen=True)
@@ -58,102 +63,100 @@ class Copier:
         self._life, self._served, self._stub = life, served, stub
         self._of: Served | None = None
         self._name = ""
-        self._covered: Buckets = _NONE
-        """Buckets of the copy's last moment."""
-        self._going: Buckets = _NONE
-        """Buckets that are about to be given away, which the copy must not have."""
-        self._lock = asyncio.Lock()
+        self._covered = np.full(BUCKETS, _NEVER)
+        """By bucket, the turn by which it had come when the copy's last moment had it."""
+        self._used: dict[str, str] = {}
+        """Keepers that may have a copy: addresses by life."""
+        self._soon = asyncio.Event()
 
     async def run(self, seconds: float) -> None:
-        """Copy what changed every so often."""
+        """Copy what changed every so often, and when buckets have come."""
         while True:
             began = time.monotonic()
+            self._soon.clear()
             await self.copy()
-            await asyncio.sleep(max(0.0, began + seconds - time.monotonic()))
+            with contextlib.suppress(TimeoutError):
+                rest = max(0.0, began + seconds - time.monotonic())
+                await asyncio.wait_for(self._soon.wait(), rest)
+
+    def hurry(self) -> None:
+        """Copy at once: buckets have come."""
+        self._soon.set()
+
+    def uncopied(self) -> NDArray[np.bool_]:
+        """Tell which of the buckets that are held here aren't in the copy yet."""
+        now = self._served()
+        if not now.keeper:
+            return np.zeros(BUCKETS, dtype=bool)
+        if now != self._of:
+            return now.holder.held.copy()
+        found: NDArray[np.bool_] = now.holder.held & (self._covered != now.holder.turns)
+        return found
 
     async def copy(self) -> None:
         """Bring the copy to what is here now. What fails is begun anew the next time."""
-        async with self._lock:
-            now = self._served()
-            if not now.keeper or not now.holder.held.any():
-                self._end()
-                return
-            try:
-                if now != self._of:
-                    await self._begin(now)
-                await self._to_this_moment(now)
-            except (grpc.RpcError, _NotKeptError) as error:
-                log.warning("no copy of its rows at %s yet: %r", now.keeper, error)
-                self._end()
-
-    async def take_out(self, given: Buckets) -> None:
-        """Have the copy lose these buckets, until `put_back`.
-
-        Raises:
-            grpc.RpcError: it may have them still.
-        """
-        async with self._lock:
-            self._going = given
-            if self._of is None:
-                return
-            self._covered = np.setdiff1d(self._covered, given)
-            try:
-                await self._send(self._of, messages.KeepRequest(given=pack(given)))
-            except _NotKeptError:
-                self._end()
-
-    def put_back(self) -> None:
-        """Copy again what is held, whatever was to be given away."""
-        self._going = _NONE
+        now = self._served()
+        if not now.keeper or not now.holder.held.any():
+            self._end()
+            return
+        try:
+            if now != self._of:
+                await self._begin(now)
+            await self._to_this_moment(now)
+        except (grpc.RpcError, _NotKeptError) as error:
+            log.warning("no copy of its rows at %s yet: %r", now.keeper, error)
+            self._end()
+        else:
+            await self._end_older(now)
 
     async def _begin(self, now: Served) -> None:
-        old = self._of
         self._end()
-        if old is not None and old.keeper_life != now.keeper_life:
-            # Else it might be taken for the newest one, some day.
-            try:
-                await self._stub(old.keeper).Keep(
-                    messages.KeepRequest(
-                        life=old.keeper_life, source=self._life, given=pack(EVERY_BUCKET)
-                    ),
-                    timeout=1.0,
-                )
-            except grpc.RpcError:
-                log.info("%s may still have an older copy", old.keeper)
         self._of, self._name = now, uuid.uuid4().hex[:16]
         now.holder.watch(self._name, EVERY_BUCKET)
+        self._used[now.keeper_life] = now.keeper
         await self._send(now, messages.KeepRequest(first=True))
+
+    async def _end_older(self, now: Served) -> None:
+        """Have copies at earlier keepers ended, which might be taken for the newest one, some
+        day."""
+        for life, address in list(self._used.items()):
+            if life == now.keeper_life:
+                continue
+            request = messages.KeepRequest(life=life, source=self._life, ends=True)
+            try:
+                await self._stub(address).Keep(request, timeout=1.0)
+                del self._used[life]
+            except grpc.RpcError:
+                log.info("%s may still have an older copy", address)
 
     def _end(self) -> None:
         if self._of is not None:
             self._of.holder.unwatch(self._name)
-        self._of, self._name, self._covered = None, "", _NONE
-
-    def _held(self) -> Buckets:
-        held = _NONE if self._of is None else np.flatnonzero(self._of.holder.held)
-        return np.setdiff1d(held, self._going)
+        self._of, self._name = None, ""
+        self._covered = np.full(BUCKETS, _NEVER)
 
     async def _to_this_moment(self, now: Served) -> None:
         holder = now.holder
-        lacking = np.setdiff1d(self._held(), self._covered)
-        ids = _ids_in(holder, lacking)
+        lacking = holder.held & (self._covered != holder.turns)
+        begun = np.where(lacking, holder.turns, self._covered)
+        ids = _ids_in(holder, np.flatnonzero(lacking))
         for _ in range(ROUNDS):
             if sum(map(len, ids.values())) <= FEW_ROWS:
                 break
             for rows in _parts(holder, ids):
                 await self._send(now, messages.KeepRequest(rows=[rows]))
             ids = holder.changed(self._name)
-        # From here to `end` no request is served, so that all of it is of one moment.
-        held = self._held()
-        came = np.setdiff1d(held, np.union1d(lacking, self._covered))
-        ids = _united(ids, holder.changed(self._name), _ids_in(holder, came))
-        left = list(_parts(holder, ids))
+        # From here to `end` no request is served, so that all of it is of one moment. A bucket that
+        # has come meanwhile, maybe not for the first time, is in the next one.
+        has = np.flatnonzero(holder.held & (holder.turns == begun))
+        left = list(_parts(holder, _united(ids, holder.changed(self._name))))
         end = messages.KeepRequest(
             last=True,
-            buckets=pack(held),
+            buckets=pack(has),
+            turns=pack(holder.turns[has]),
             applied=[
                 messages.Applied(worker=worker, sequences=pack(sequences))
-                for worker, sequences in holder.applied_in(held).items()
+                for worker, sequences in holder.applied_in(has).items()
             ],
             steps=[
                 messages.Step(table=name, step=table.step) for name, table in holder.tables.items()
@@ -162,7 +165,8 @@ class Copier:
         for rows in left:
             await self._send(now, messages.KeepRequest(rows=[rows]))
         await self._send(now, end)
-        self._covered = held
+        self._covered = np.full(BUCKETS, _NEVER)
+        self._covered[has] = unpack(end.turns)
 
     async def _send(self, to: Served, request: messages.KeepRequest) -> None:
         request.life, request.source = to.keeper_life, self._life

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.owner_map import NOBODY
 from elastic_trainer.parameter_server import gazer
@@ -20,22 +21,27 @@ from elastic_trainer.parameter_server.load import WINDOW_SECONDS, Rates, ServerL
 from elastic_trainer.parameter_server.placement import (
     FROZEN,
     HELD,
+    LEASE_SECONDS,
     LOST_SECONDS,
     SETTLE_SECONDS,
     Adoption,
     Buckets,
+    Kept,
     Move,
     Placement,
     Server,
     alive,
     followed,
     gone,
+    is_outdone,
     is_released,
     keeper,
     next_adoption,
     next_move,
     next_relief,
+    outdated,
     place,
+    replaced,
     slow,
 )
 from elastic_trainer.parameter_server.wire import pack
@@ -53,8 +59,8 @@ class Director:
 
     Args:
         begin: makes the first server hold all buckets, of this epoch.
-        order: has a move made; returns whether it was.
-        adopt: has a copy's rows held; returns whether they are.
+        order: has a move made, by a turn; returns whether it was.
+        adopt: has a copy's rows held, by a turn; returns whether they are.
         file: what outlives this process.
 
     Raises:
@@ -64,15 +70,17 @@ class Director:
     def __init__(
         self,
         begin: Callable[[str], None],
-        order: Callable[[Move], Awaitable[bool]],
-        adopt: Callable[[Adoption], Awaitable[bool]],
+        order: Callable[[Move, int], Awaitable[bool]],
+        adopt: Callable[[Adoption, int], Awaitable[bool]],
         file: EpochFile,
     ) -> None:
         self._file, self._noted = file, file.read()
         self._known = dict(self._noted.servers)
         """Lives of whom the one before this knew."""
-        self._adopted_from: set[str] = set()
-        """Lives that were ended by this one, whose copies may be followed."""
+        self._over_since: dict[str, float] = {}
+        """Lives that are over, by when that was found."""
+        self._outdone: set[str] = set()
+        """Lives that came back with what others have held since."""
         self._keepers: dict[str, str] = {}
         """By life, the one that is to keep a copy of its rows, or was at last."""
         self._begin, self._order, self._adopt = begin, order, adopt
@@ -97,12 +105,17 @@ class Director:
         before = self._servers.get(server.life)
         if server.load is None and before is not None:
             server = replace(server, load=before.load, rates=before.rates)
+        comes_back = before is None or server.heard - before.heard >= LEASE_SECONDS
+        ours = server.epoch == self.epoch
+        if comes_back and ours and is_outdone(server, self._present(server.heard)):
+            self._outdone.add(server.life)
         self._servers[server.life] = server
         self._version = max(self._version, version)
         noted = self._noted
         if not noted.name and server.epoch:
             noted = replace(noted, name=server.epoch)
-        if noted.servers.get(server.address) != server.life and server.life not in noted.ended:
+        is_over = server.life in noted.ended or server.life in self._outdone
+        if noted.servers.get(server.address) != server.life and not is_over:
             noted = replace(noted, servers={**noted.servers, server.address: server.life})
         if noted != self._noted:
             self._noted = noted
@@ -130,8 +143,8 @@ class Director:
         """Return who holds what, as the one of this life is told."""
         now = time.monotonic()
         self._place(now)
-        server = self._servers.get(life)
-        kept_by = keeper(self._present(now), life, self._keepers.get(life, ""))
+        server, present = self._servers.get(life), self._present(now)
+        kept_by = keeper(present, life, self._keepers.get(life, ""))
         if kept_by is not None:
             self._keepers[life] = kept_by.life
         return messages.Owners(
@@ -139,13 +152,14 @@ class Director:
             version=self._version,
             addresses=self._placement.addresses,
             owners=pack(self._placement.owners),
-            gone=sorted(self._over(now)),
+            gone=sorted(self._cannot_come_back(now)),
             lost=self._lost,
             superseded=self._noted.superseded,
             adopted=len(self._noted.ended),
             keeper="" if kept_by is None else kept_by.address,
             keeper_life="" if kept_by is None else kept_by.life,
             released=server is not None and is_released(server),
+            outdated=[copy_message(one) for one in outdated(present, life)],
         )
 
     def supersede(self) -> bool:
@@ -175,14 +189,21 @@ class Director:
             self._begin(self.epoch)
         self._place(now)
         present = self._present(now)
-        adoption = next_adoption(present, self._may_be_followed(now), self._keepers)
+        over = self._over(now)
+        for one in present:
+            if one.giving_to in over:
+                self._end(one.giving_to)
+        adoption = next_adoption(present, over, self._keepers)
         if adoption is None:
             self._look_for_losses(now)
+        elif adoption.kept.life in over:
+            self._end(adoption.kept.life)  # so that nobody goes on taking from it
         idle = self._move is None or self._move.done()
         if not idle or any(one.heard <= self._moved for one in present):
             return
         if adoption is not None:
-            self._move = asyncio.get_running_loop().create_task(self._have_adopted(adoption))
+            if adoption.may_begin and self._knows_all(now):
+                self._move = asyncio.get_running_loop().create_task(self._have_adopted(adoption))
         elif (move := self._next_move(present, now)) is not None:
             self._move = asyncio.get_running_loop().create_task(self._make(move))
 
@@ -210,53 +231,85 @@ class Director:
 
     async def _make(self, move: Move) -> None:
         words = f"{len(move.buckets)} buckets: {move.source.address} to {move.target.address}"
-        given = await self._order(move)
+        turn = self._next_turn()
+        given = await self._order(move, turn)
         self._moved = time.monotonic()
         if given:
             target = self._servers[move.target.life]
-            held = target.held.copy()
-            held[list(move.buckets)] = HELD
-            self._servers[target.life] = replace(target, held=held, epoch=self.epoch)
+            held, turns = target.held.copy(), target.turns.copy()
+            held[list(move.buckets)], turns[list(move.buckets)] = HELD, turn
+            self._servers[target.life] = replace(
+                target,
+                held=held,
+                turns=turns,
+                uncopied=np.union1d(target.uncopied, move.buckets),
+                epoch=self.epoch,
+            )
             log.info("moved %s", words)
             return
         log.warning("could not move %s; trying again", words)
         await asyncio.sleep(1.0)
 
     async def _have_adopted(self, adoption: Adoption) -> None:
-        """End a life for good, then have its keeper hold what it held."""
-        source = adoption.source
-        if source not in self._noted.ended:
-            ended = replace(self._noted, ended=(*self._noted.ended, source))
-            if not self._try_to_note(ended):
-                await asyncio.sleep(1.0)
-                return
-            self._adopted_from.add(source)
-        adopted = await self._adopt(adoption)
+        """End a life for good, then have a server hold what it held."""
+        source, number = adoption.kept.life, len(adoption.kept.buckets)
+        if not self._end(source):
+            await asyncio.sleep(1.0)
+            return
+        adopted = await self._adopt(adoption, self._next_turn())
         self._moved = time.monotonic()
         log.warning(
-            "%s %s the rows of %d buckets as it copied them last from %s, which is gone",
+            "%s %s the rows of %d buckets as it %s %s, which is gone",
             adoption.keeper.address,
             "holds" if adopted else "couldn't hold",
-            len(adoption.buckets),
+            number,
+            "gave them to" if adoption.kept.given else "copied them last from",
             source,
         )
         if not adopted:
             await asyncio.sleep(1.0)
 
-    def _over(self, now: float) -> set[str]:
-        """Return the lives that will never serve again."""
-        found = gone(self._servers, now, self._started) | set(self._noted.ended)
-        return found | followed(self._known, alive(self._servers, now))
+    def _end(self, life: str) -> bool:
+        """Note that a life will never serve again. False where it can't be noted."""
+        if life in self._noted.ended:
+            return True
+        return self._try_to_note(replace(self._noted, ended=(*self._noted.ended, life)))
 
-    def _may_be_followed(self, now: float) -> set[str]:
-        """Return those whose copies are of the newest holder."""
-        return self._over(now) - (set(self._noted.ended) - self._adopted_from)
+    def _next_turn(self) -> int:
+        """Return a turn after all others, those of an earlier first server too."""
+        known = [0]
+        for one in self._servers.values():
+            known.append(int(one.turns.max()))
+            known += [int(kept.turns.max()) for kept in one.copies if len(kept.turns)]
+        return max(time.time_ns(), 1 + max(known))
+
+    def _over(self, now: float) -> dict[str, float]:
+        """Return the lives of servers that are silent, or will never serve again, and since when
+        that is known."""
+        found = gone(self._servers, now, self._started) | self._cannot_come_back(now)
+        self._over_since = {life: self._over_since.get(life, now) for life in found}
+        return self._over_since
+
+    def _cannot_come_back(self, now: float) -> set[str]:
+        """Return the lives that will never serve again."""
+        present = alive(self._servers, now)
+        found = set(self._noted.ended) | self._outdone | replaced(self._servers, present)
+        return found | followed(self._known, present)
+
+    def _knows_all(self, now: float) -> bool:
+        """Tell whether each server that may hold something has said so to this first one."""
+        heard = {one.address for one in self._servers.values()}
+        if now - self._started >= LOST_SECONDS:
+            return True
+        return self._file.outlives and set(self._known) <= heard
 
     def _present(self, now: float) -> list[Server]:
         return [
             one
             for one in alive(self._servers, now)
-            if one.epoch in ("", self.epoch) and one.life not in self._noted.ended
+            if one.epoch in ("", self.epoch)
+            and one.life not in self._noted.ended
+            and one.life not in self._outdone
         ]
 
     def _place(self, now: float) -> None:
@@ -302,14 +355,36 @@ def observed(
     giving_to: str = "",
     leaving: bool = False,
     epoch: str = "",
-    copies: Mapping[str, Buckets],
+    copies: Sequence[Kept],
     load: ServerLoad | None = None,
     rates: Rates | None = None,
+    turns: NDArray[np.int64],
+    uncopied: Buckets,
+    expects_from: Collection[str],
 ) -> Server:
     """Return what a server says of itself just now."""
     states = held.astype(np.int8)
     states[frozen] = FROZEN
-    now = time.monotonic()
     return Server(
-        address, life, states, now, giving, giving_to, leaving, epoch, copies, load, rates
+        address,
+        life,
+        states,
+        time.monotonic(),
+        giving,
+        giving_to,
+        leaving,
+        epoch,
+        tuple(copies),
+        load,
+        rates,
+        turns.copy(),
+        uncopied,
+        frozenset(expects_from),
+    )
+
+
+def copy_message(kept: Kept) -> messages.Copy:
+    """Return it as it is told."""
+    return messages.Copy(
+        life=kept.life, buckets=pack(kept.buckets), turns=pack(kept.turns), given=kept.given
     )

@@ -7,7 +7,7 @@ nothing twice, whichever servers its parts have been sent to, and how often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -114,12 +114,17 @@ class Holder:
         self.held = np.zeros(BUCKETS, dtype=bool)
         self.frozen = np.zeros(BUCKETS, dtype=bool)
         """Held, and on their way to another server."""
+        self.turns = np.zeros(BUCKETS, dtype=np.int64)
+        """By bucket, the turn by which it came here; of one with two holders' rows, the later one's
+        are newer."""
+        self._given: dict[str, NDArray[np.bool_]] = {}
+        """By the life that took them, buckets whose rows are kept until it has a copy of them."""
         self.steps = 0
         """Of all workers, that were pushed here."""
         self._applied: dict[str, NDArray[np.int64]] = {}
         """By worker: the newest sequence that each bucket took."""
-        self._coming: dict[str, Buckets] = {}
-        """Buckets that another server is giving, by move."""
+        self._coming: dict[str, tuple[str, Buckets]] = {}
+        """By move: the life of the server that is giving, and buckets."""
         self._taken: set[str] = set()
         self._watched: dict[str, Changes] = {}
         self._saves: dict[str, Since] = {}
@@ -249,25 +254,45 @@ class Holder:
         """Return the newest sequences that these buckets took, by worker."""
         return {worker: applied[given] for worker, applied in self._applied.items()}
 
-    def end_giving(self, move: str, *, given: bool) -> None:
-        """Hold the move's buckets no longer, or as before. Their rows stay until `forget`."""
+    def end_giving(self, move: str, *, taker: str) -> None:
+        """Hold the move's buckets no longer. Their rows stay until `forget`, or are held again.
+
+        Args:
+            taker: the life that has taken them; empty: it hasn't, so they are held as before.
+        """
         of = self._watched[move].buckets
         self.unwatch(move)
         for name in self.tables:
             self._hot.pop((move, name), None)
         self.frozen[of] = False
-        if given:
+        if taker:
             self.held[of] = False
+            self._given.setdefault(taker, np.zeros(BUCKETS, dtype=bool))[of] = True
             self._lose(of)
 
-    def forget(self, given: Buckets) -> None:
-        """Forget the rows of buckets that were given, but for those that have come back since."""
-        coming = [one for of in self._coming.values() for one in of]
-        self._drop(np.setdiff1d(given[~self.held[given]], coming))
+    def given(self) -> dict[str, Buckets]:
+        """Return buckets that were given, whose rows are still here, by the life that took them."""
+        found = {life: np.flatnonzero(mask) for life, mask in self._given.items()}
+        return {life: of for life, of in found.items() if len(of)}
+
+    def forget(self, taker: str, given: Buckets, turns: NDArray[np.int64]) -> None:
+        """Forget the rows of buckets that this life took, where they had come by these turns."""
+        mask = self._given.get(taker)
+        if mask is not None:
+            self.drop_rows(given[mask[given] & (self.turns[given] == turns)])
+
+    def hold_again(self, taker: str, given: Buckets, turn: int) -> bool:
+        """Hold buckets as they were when this life took them. False where they aren't here."""
+        mask = self._given.get(taker)
+        if mask is None or not mask[given].all() or self.held[given].any():
+            return False
+        self._keep_no_longer(given)
+        self.hold(given, {}, {}, turn)
+        return True
 
     # ---- getting
 
-    def expect(self, move: str, given: Buckets) -> bool:
+    def expect(self, move: str, given: Buckets, source: str) -> bool:
         """Expect these buckets. False where some are held here: then they aren't another's.
 
         An older move of one of them has ended with its giver, whom this refuses to take.
@@ -275,9 +300,19 @@ class Holder:
         if self.held[given].any():
             return False
         self._expect_no_longer(given)
-        self._coming[move] = given
-        self._drop(given)
+        self._coming[move] = source, given
+        self.drop_rows(given)
         return True
+
+    @property
+    def expects_from(self) -> set[str]:
+        """Return the lives of servers from which something is coming."""
+        return {source for source, _ in self._coming.values()}
+
+    def expect_nothing_from(self, lives: Collection[str]) -> None:
+        """Take nothing that these servers, which are gone, were giving."""
+        for move in [one for one, (source, _) in self._coming.items() if source in lives]:
+            self.drop_rows(self._coming.pop(move)[1])
 
     def receive(self, move: str, text: str, ids: Ids, entries: list[bytes]) -> bool:
         """Keep a part of what is coming. False where this move isn't expected."""
@@ -293,37 +328,36 @@ class Holder:
         given: Buckets,
         applied: dict[str, NDArray[np.int64]],
         steps: dict[str, int],
+        turn: int = 0,
     ) -> bool:
         """Hold what has come, whole. False where this holder knows nothing of the move."""
         if move not in self._coming:
             return move in self._taken
         del self._coming[move]
         self._taken.add(move)
-        self._hold(given, applied, steps)
+        self.hold(given, applied, steps, turn)
         return True
 
     # ---- copies
 
-    def hold_only(
-        self, buckets: Buckets, applied: Mapping[str, NDArray[np.int64]], steps: Mapping[str, int]
-    ) -> None:
-        """Hold these buckets, whose rows are here, and no others."""
-        self.held[:] = False
-        self._hold(buckets, applied, steps)
-
-    def adopt(self, copy: Holder, given: Buckets) -> None:
+    def adopt(self, copy: Holder, given: Buckets, turn: int = 0) -> None:
         """Hold buckets, of which none is held here, as a copy has them."""
         self._expect_no_longer(given)
-        self._drop(given)
+        self.drop_rows(given)
         for table in copy.tables.values():
             mine = self.add_table(write_settings(table.settings))
             mine.put(table.entries(given.tolist()))
             mine.step = max(mine.step, table.step)
-        self._hold(given, copy.applied_in(given), {})
+        self.hold(given, copy.applied_in(given), {}, turn)
 
-    def _hold(
-        self, given: Buckets, applied: Mapping[str, NDArray[np.int64]], steps: Mapping[str, int]
+    def hold(
+        self,
+        given: Buckets,
+        applied: Mapping[str, NDArray[np.int64]],
+        steps: Mapping[str, int],
+        turns: NDArray[np.int64] | int,
     ) -> None:
+        """Hold these buckets, whose rows are here, with what they have taken of each worker."""
         for worker, sequences in applied.items():
             mine = self._applied.setdefault(worker, np.zeros(BUCKETS, dtype=np.int64))
             mine[given] = sequences
@@ -331,6 +365,7 @@ class Holder:
             if (table := self.tables.get(name)) is not None:
                 table.step = max(table.step, step)
         self.held[given] = True
+        self.turns[given] = turns
         self._lose(given)
 
     # ---- saves
@@ -366,10 +401,17 @@ class Holder:
 
     def _expect_no_longer(self, given: Buckets) -> None:
         """Forget moves of any of these buckets, whose givers' lives are over."""
-        for old in [one for one, of in self._coming.items() if np.isin(of, given).any()]:
-            self._drop(self._coming.pop(old))
+        for old in [one for one, (_, of) in self._coming.items() if np.isin(of, given).any()]:
+            self.drop_rows(self._coming.pop(old)[1])
 
-    def _drop(self, given: Buckets) -> None:
+    def _keep_no_longer(self, given: Buckets) -> None:
+        for mask in self._given.values():
+            mask[given] = False
+        self._given = {life: mask for life, mask in self._given.items() if mask.any()}
+
+    def drop_rows(self, given: Buckets) -> None:
+        """Have no rows of these buckets, held or not."""
+        self._keep_no_longer(given)
         for table in self.tables.values():
             table.drop(given.tolist())
 

@@ -4,7 +4,9 @@ They go in groups. A group's cold rows are copied in parts, several on their way
 those that were changed meanwhile, until few are left. These, and the hot rows that each step
 changes, are copied once the group is frozen, whose requests are put off until the other one has
 taken it. If nobody knows whether it has, it stays frozen until the other says so, or its life is
-over: never do two servers take updates of a bucket.
+over: never do two servers take updates of a bucket. The giver keeps the rows until the other one
+has a copy of them elsewhere, and its own copy has them until then, too: whichever of them is lost,
+its rows go on from what is left (placement.py).
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import contextlib
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import grpc
 import numpy as np
@@ -24,14 +27,9 @@ from elastic_trainer.parameter_server.holder import Buckets, Holder
 from elastic_trainer.parameter_server.wire import pack, pack_entries, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
-if TYPE_CHECKING:
-    from elastic_trainer.parameter_server.copying import Copier
-
 GROUP_BUCKETS = BUCKETS
 """Given at a time, and frozen: all, as a server to which a step comes in two parts counts it twice,
 and would evict rows too early."""
-FORGOTTEN_BUCKETS = 8
-"""Forgotten at a time, between which requests are served."""
 PART_ROWS = 4096
 """Rows of a message, between which requests are served; more, where a bucket has more."""
 LARGE_ROWS = 8 * PART_ROWS
@@ -49,76 +47,65 @@ class RefusedError(Exception):
     """The other server doesn't expect this move: it holds nothing of it."""
 
 
-async def give(
-    holder: Holder,
-    given: Buckets,
-    stub: Any,
-    life: str,
-    epoch: str,
-    is_gone: Callable[[], bool],
-    copier: Copier | None = None,
-    tell: Callable[[], None] = lambda: None,
-) -> bool:
-    """Give these buckets to the server of this life. Return False where it hasn't taken all.
+@dataclass(frozen=True)
+class Order:
+    """A move that the first server has ordered, as the giver carries it out."""
 
-    Args:
-        is_gone: tells whether that life is over.
-        copier: keeps a copy of this server's rows, which loses what is given.
-        tell: called whenever some of them were given.
-    """
-    for begin in range(0, len(given), GROUP_BUCKETS):
-        group = given[begin : begin + GROUP_BUCKETS]
-        if not await _give_group(holder, group, stub, life, epoch, is_gone, copier):
+    given: Buckets
+    source: str
+    """The giver's life."""
+    taker: str
+    """The life of the server that is to take them."""
+    stub: Any
+    """Of that server."""
+    epoch: str
+    turn: int
+    """By which they come there."""
+    is_gone: Callable[[], bool]
+    """Tells whether the taker's life is over."""
+    tell: Callable[[], None] = lambda: None
+    """Called whenever some of them were given."""
+
+
+async def give(holder: Holder, order: Order) -> bool:
+    """Give the buckets of an order. Return False where the other one hasn't taken all."""
+    for begin in range(0, len(order.given), GROUP_BUCKETS):
+        group = replace(order, given=order.given[begin : begin + GROUP_BUCKETS])
+        if not await _give_group(holder, group):
             return False
-        tell()
-        for first in range(0, len(group), FORGOTTEN_BUCKETS):
-            holder.forget(group[first : first + FORGOTTEN_BUCKETS])
-            await asyncio.sleep(0)
+        order.tell()
     return True
 
 
-async def _give_group(
-    holder: Holder,
-    given: Buckets,
-    stub: Any,
-    life: str,
-    epoch: str,
-    is_gone: Callable[[], bool],
-    copier: Copier | None,
-) -> bool:
+async def _give_group(holder: Holder, order: Order) -> bool:
     move = uuid.uuid4().hex[:16]
     taken = False
     try:
-        ids = holder.begin_giving(move, given)
-        await _receive(stub, messages.ReceiveRequest(move=move, life=life, buckets=pack(given)))
+        ids = holder.begin_giving(move, order.given)
+        begins = messages.ReceiveRequest(buckets=pack(order.given))
+        await _receive(order, move, begins)
         for _ in range(ROUNDS):
-            await _copy(holder, move, stub, life, ids)
+            await _copy(holder, move, order, ids)
             ids = holder.changed(move)
             if sum(map(len, ids.values())) <= FEW_ROWS:
                 break
-        if copier is not None:
-            await copier.take_out(given)
-            await _copy(holder, move, stub, life, ids)
-            ids = holder.changed(move)
         hot = holder.freeze(move)  # with no request between, so that these are all that changed
-        await _copy(holder, move, stub, life, ids)
-        await _copy(holder, move, stub, life, hot)
-        taken = await _ask_to_take(holder, move, given, stub, life, epoch, is_gone)
+        await _copy(holder, move, order, ids)
+        await _copy(holder, move, order, hot)
+        taken = await _ask_to_take(holder, move, order)
     except (grpc.RpcError, RefusedError):
         taken = False
     finally:
-        holder.end_giving(move, given=taken)
-        if copier is not None:
-            copier.put_back()
+        holder.end_giving(move, taker=order.taker if taken else "")
     return taken
 
 
-async def _copy(holder: Holder, move: str, stub: Any, life: str, ids: Mapping[str, Ids]) -> None:
+async def _copy(holder: Holder, move: str, order: Order, ids: Mapping[str, Ids]) -> None:
     """Send these rows, as they are when their part's turn comes."""
     on_their_way: deque[asyncio.Task[None]] = deque()
     try:
-        for part in _parts(holder, move, life, ids):
-            on_their_way.append(asyncio.create_task(_receive(stub, part)))
+        for part in _parts(holder, ids):
+            on_their_way.append(asyncio.create_task(_receive(order, move, part)))
             if len(on_their_way) == IN_FLIGHT:
                 await on_their_way.popleft()
         while on_their_way:
@@ -128,17 +115,13 @@ async def _copy(holder: Holder, move: str, stub: Any, life: str, ids: Mapping[st
             one.cancel()
 
 
-def _parts(
-    holder: Holder, move: str, life: str, ids: Mapping[str, Ids]
-) -> Iterator[messages.ReceiveRequest]:
+def _parts(holder: Holder, ids: Mapping[str, Ids]) -> Iterator[messages.ReceiveRequest]:
     for name, wanted in ids.items():
         table = holder.tables[name]
         text = write_settings(table.settings)
         for part in _cut(wanted):
             entries = pack_entries(table.entries_of(part))
-            yield messages.ReceiveRequest(
-                move=move, life=life, table=text, ids=pack(part), entries=entries
-            )
+            yield messages.ReceiveRequest(table=text, ids=pack(part), entries=entries)
 
 
 def _cut(ids: Ids) -> list[Ids]:
@@ -155,34 +138,28 @@ def _cut(ids: Ids) -> list[Ids]:
     return parts
 
 
-async def _receive(stub: Any, part: messages.ReceiveRequest) -> None:
-    if not (await stub.Receive(part, timeout=ANSWER_SECONDS)).accepted:
+async def _receive(order: Order, move: str, part: messages.ReceiveRequest) -> None:
+    part.move, part.life, part.source = move, order.taker, order.source
+    if not (await order.stub.Receive(part, timeout=ANSWER_SECONDS)).accepted:
         raise RefusedError
 
 
-async def _ask_to_take(
-    holder: Holder,
-    move: str,
-    given: Buckets,
-    stub: Any,
-    life: str,
-    epoch: str,
-    is_gone: Callable[[], bool],
-) -> bool:
+async def _ask_to_take(holder: Holder, move: str, order: Order) -> bool:
     """Ask until there is an answer, or that life is over."""
     request = messages.TakeRequest(
         move=move,
-        life=life,
-        buckets=pack(given),
-        epoch=epoch,
+        life=order.taker,
+        buckets=pack(order.given),
+        epoch=order.epoch,
+        turn=order.turn,
         applied=[
             messages.Applied(worker=worker, sequences=pack(sequences))
-            for worker, sequences in holder.applied_in(given).items()
+            for worker, sequences in holder.applied_in(order.given).items()
         ],
         steps=[messages.Step(table=name, step=table.step) for name, table in holder.tables.items()],
     )
-    while not is_gone():
+    while not order.is_gone():
         with contextlib.suppress(grpc.RpcError):
-            return bool((await stub.Take(request, timeout=ANSWER_SECONDS)).taken)
+            return bool((await order.stub.Take(request, timeout=ANSWER_SECONDS)).taken)
         await asyncio.sleep(0.1)
     return False

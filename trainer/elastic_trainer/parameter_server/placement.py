@@ -8,14 +8,19 @@ don't say, so one that was restarted goes on where the other left off.
     a server wants to leave          all of its buckets move, then it is released
     one has far more to do           some of its busiest buckets move to the one with least to do
     a server is silent for LOST      its life is over: it stopped serving at LEASE by itself
-    a bucket that nobody holds       the server that keeps a copy of its holder's rows adopts it;
+    a bucket that nobody holds       the server that has the newest copy of its rows adopts it;
                                      else its rows are lost
+
+Each move, and each adoption, has a turn, and a bucket the turn by which it came to its holder: so
+copies of it are in order, however often it moves. Two kinds of rows count as a copy: those that a
+keeper has, and those that a server gave and has kept. Both stay until whoever took the bucket has a
+copy elsewhere; only then does it move on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +43,23 @@ Buckets = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Rows of a server that another one has, too, as they were at one moment."""
+
+    life: str
+    """Of the server that held them, or took them."""
+    buckets: Buckets
+    turns: NDArray[np.int64]
+    """By which each had come to who held them then."""
+    given: bool = False
+    """The one that has them held them, and that life took them from it."""
+
+
+def _no_turns() -> NDArray[np.int64]:
+    return np.zeros(BUCKETS, dtype=np.int64)
+
+
+@dataclass(frozen=True)
 class Server:
     """A server's last word."""
 
@@ -51,12 +73,22 @@ class Server:
     giving_to: str = ""
     leaving: bool = False
     epoch: str = ""
-    copies: Mapping[str, Buckets] = field(default_factory=dict)
-    """By life, the buckets of which it keeps a copy."""
+    copies: Sequence[Kept] = ()
     load: ServerLoad | None = None
     """None: it hasn't said yet."""
     rates: NDArray[np.float64] | None = None
     """Rows a second that it was asked for or updated, by bucket."""
+    turns: NDArray[np.int64] = field(default_factory=_no_turns)
+    """By bucket; of those that it holds."""
+    uncopied: Buckets = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Buckets that it took lately, and of which there is no copy yet."""
+    expects_from: frozenset[str] = frozenset()
+    """Lives of servers that are giving to it."""
+
+    @property
+    def sources(self) -> set[str]:
+        """Return the lives of whose rows it keeps a copy."""
+        return {one.life for one in self.copies if not one.given}
 
 
 @dataclass(frozen=True)
@@ -64,9 +96,10 @@ class Adoption:
     """An order to a server to hold buckets as it copied them."""
 
     keeper: Server
-    source: str
-    """The life that held them."""
-    buckets: Buckets
+    kept: Kept
+    """The part of it that is adopted."""
+    may_begin: bool
+    """False: somebody might still take them from who held them."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +137,7 @@ def gone(servers: Mapping[str, Server], now: float, started: float) -> set[str]:
     found = set(servers) - present
     if now - started >= LOST_SECONDS:
         named = {one.giving_to for one in servers.values() if one.giving_to}
-        named |= {life for one in servers.values() for life in one.copies}
+        named |= {kept.life for one in servers.values() for kept in one.copies}
         found |= named - present
     return found
 
@@ -115,12 +148,18 @@ def followed(known: Mapping[str, str], present: Collection[Server]) -> set[str]:
     return {life for address, life in known.items() if now.get(address, life) != life}
 
 
+def replaced(servers: Mapping[str, Server], present: Collection[Server]) -> set[str]:
+    """Return the lives at whose address there is another one now: they can't come back."""
+    now = {one.address: one.life for one in present}
+    return {life for life, one in servers.items() if now.get(one.address, life) != life}
+
+
 def keeper(present: Collection[Server], life: str, now: str) -> Server | None:
     """Return which server is to keep a copy of this one's rows: the next one by address, but who
     does it now goes on."""
     stays = [one for one in present if not one.leaving or one.life == life]
     for one in stays:
-        if one.life == now != life or (not now and life in one.copies):
+        if one.life == now != life or (not now and life in one.sources):
             return one
     ring = sorted(stays, key=lambda one: one.address)
     place = next((number for number, one in enumerate(ring) if one.life == life), None)
@@ -130,24 +169,88 @@ def keeper(present: Collection[Server], life: str, now: str) -> Server | None:
 
 
 def next_adoption(
-    present: Collection[Server], over: Collection[str], keepers: Mapping[str, str]
+    present: Collection[Server], over: Mapping[str, float], keepers: Mapping[str, str]
 ) -> Adoption | None:
-    """Return which of the buckets that nobody holds are adopted next.
+    """Return which of the buckets that nobody holds are adopted next, from their newest copies.
 
     Args:
-        over: lives that are over, and may be followed.
-        keepers: by life, the one that was to keep a copy of its rows at last; an older one's copy
-            may be out of date. Of lives that aren't here, that isn't known.
+        over: lives that are over, and since when that is known.
+        keepers: by life, the one that is to keep a copy of its rows; an older one's may be out of
+            date. Of lives that aren't here, that isn't known.
     """
     nobody = np.array(place(present).owners) == NOBODY
     if not nobody.any():
         return None
+    copies = [
+        (one, kept)
+        for one in present
+        for kept in one.copies
+        if kept.given or _is_newest(one, kept.life, present, keepers)
+    ]
+    # What was given is as new as it was when it was taken, a copy of the giver's a bit older.
+    copies.sort(key=lambda copy: not copy[1].given)
+    newest = np.full(BUCKETS, -1, dtype=np.int64)
+    where = np.full(BUCKETS, NOBODY, dtype=np.int64)
+    for number, (_, kept) in enumerate(copies):
+        of = kept.turns > newest[kept.buckets]
+        newest[kept.buckets[of]] = kept.turns[of]
+        where[kept.buckets[of]] = number
+    found = None
+    for number, (one, kept) in enumerate(copies):
+        of = nobody[kept.buckets] & (where[kept.buckets] == number)
+        if of.any():
+            part = replace(kept, buckets=kept.buckets[of], turns=kept.turns[of])
+            found = Adoption(one, part, may_begin=_nobody_takes(kept.life, present, over))
+            if found.may_begin:
+                return found
+    return found
+
+
+def _is_newest(
+    one: Server, source: str, present: Collection[Server], keepers: Mapping[str, str]
+) -> bool:
+    """Tell whether no later keeper of this source has a copy."""
+    now = keepers.get(source, one.life)
+    if now == one.life:
+        return True
+    return any(other.life == now and source not in other.sources for other in present)
+
+
+def _nobody_takes(source: str, present: Collection[Server], over: Mapping[str, float]) -> bool:
+    """Tell whether a life is over, and nobody goes on taking from it what it was giving: all have
+    said so since."""
+    return source in over and all(
+        one.heard > over[source] and source not in one.expects_from for one in present
+    )
+
+
+def outdated(present: Collection[Server], life: str) -> list[Kept]:
+    """Return what a server keeps that nobody needs: a later holder has it in a copy elsewhere, or
+    is to have none."""
+    safe = np.full(BUCKETS, -1, dtype=np.int64)
     for one in present:
-        for source in sorted(set(one.copies) & set(over)):
-            buckets = one.copies[source]
-            if keepers.get(source, one.life) == one.life and nobody[buckets].any():
-                return Adoption(one, source, buckets[nobody[buckets]])
-    return None
+        holds = one.held > 0
+        holds[one.uncopied] = False
+        safe[holds] = np.maximum(safe[holds], one.turns[holds])
+    found = []
+    for one in present:
+        for kept in one.copies if one.life == life else ():
+            of = kept.turns < safe[kept.buckets]
+            if of.any():
+                found.append(replace(kept, buckets=kept.buckets[of], turns=kept.turns[of]))
+    return found
+
+
+def is_outdone(server: Server, present: Collection[Server]) -> bool:
+    """Tell whether a server that comes back holds what others have held since."""
+    if server.giving:
+        return False
+    mine = server.held == HELD
+    return any(
+        bool((mine & (other.held == HELD) & (other.turns > server.turns)).any())
+        for other in present
+        if other.life != server.life
+    )
 
 
 def place(present: Collection[Server]) -> Placement:
@@ -162,7 +265,8 @@ def place(present: Collection[Server]) -> Placement:
 
 
 def next_move(present: Collection[Server]) -> Move | None:
-    """Return the next step towards even shares, of which there is one at a time."""
+    """Return the next step towards even shares, of which there is one at a time. What came to a
+    server stays there until there is a copy."""
     servers = list(present)
     stays = [number for number, one in enumerate(servers) if not one.leaving]
     if not stays or any(one.giving for one in servers):
@@ -174,6 +278,11 @@ def next_move(present: Collection[Server]) -> Move | None:
     for bucket, (owner, seat) in enumerate(zip(owners, target, strict=True)):
         if owner != NOBODY and owner != stays[seat]:
             wanted.setdefault((owner, stays[seat]), []).append(bucket)
+    wanted = {
+        (owner, to): moved
+        for (owner, to), moved in wanted.items()
+        if not np.isin(moved, servers[owner].uncopied).any()
+    }
     if not wanted:
         return None
     source, to = min(wanted)
@@ -195,7 +304,7 @@ def next_relief(present: Collection[Server]) -> Move | None:
         mine = np.flatnonzero(one.held == HELD)
         holders.append(Holder(mine, rates[mine], factor))
     found = relief(holders)
-    if found is None:
+    if found is None or np.isin(found.buckets, stays[found.source].uncopied).any():
         return None
     return Move(stays[found.source], stays[found.target], found.buckets)
 
@@ -208,5 +317,6 @@ def slow(present: Collection[Server]) -> list[str]:
 
 
 def is_released(server: Server) -> bool:
-    """Tell whether a server that leaves holds nothing any more."""
-    return server.leaving and not server.giving and not server.held.any()
+    """Tell whether a server that leaves holds nothing any more, nor rows that others need."""
+    needed = any(one.given for one in server.copies)
+    return server.leaving and not server.giving and not server.held.any() and not needed

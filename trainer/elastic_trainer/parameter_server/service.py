@@ -15,21 +15,27 @@ import grpc
 import numpy as np
 
 from elastic_trainer.embeddings.export import ExportLog
-from elastic_trainer.embeddings.hashing import Ids
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids
 from elastic_trainer.metrics.exposition import Metric
 from elastic_trainer.parameter_server import gazer
 from elastic_trainer.parameter_server.copies import Copies, MemoryCopy, Moment, Rows
 from elastic_trainer.parameter_server.copy_log import copies_in
-from elastic_trainer.parameter_server.copying import Copier, Served
-from elastic_trainer.parameter_server.director import TICK_SECONDS, Director, observed
+from elastic_trainer.parameter_server.copying import UNCOPIED_SECONDS, Copier, Served
+from elastic_trainer.parameter_server.director import TICK_SECONDS, Director, copy_message, observed
 from elastic_trainer.parameter_server.epoch_file import EpochFile
 from elastic_trainer.parameter_server.files import copy_tables, read_saves, write_file
-from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
+from elastic_trainer.parameter_server.holder import (
+    EVERY_BUCKET,
+    Buckets,
+    Gradients,
+    Holder,
+    Verdict,
+)
 from elastic_trainer.parameter_server.load import Meter, ServerLoad, read_load
 from elastic_trainer.parameter_server.machine import usage
-from elastic_trainer.parameter_server.moving import give
+from elastic_trainer.parameter_server.moving import Order, give
 from elastic_trainer.parameter_server.page import Page
-from elastic_trainer.parameter_server.placement import LEASE_SECONDS, Adoption, Move, Server
+from elastic_trainer.parameter_server.placement import LEASE_SECONDS, Adoption, Kept, Move, Server
 from elastic_trainer.parameter_server.stubs import Stubs
 from elastic_trainer.parameter_server.wire import (
     OPTIONS,
@@ -55,6 +61,8 @@ LOAD_SECONDS = 2.0
 WAIT_SECONDS = 0.5
 """How long a request is held that is put off; then the worker asks again."""
 POLL_SECONDS = 0.003
+FORGOTTEN_BUCKETS = 8
+"""Forgotten at a time, between which requests are served."""
 REQUESTS = 64
 """At a time, beyond which workers are told to come back; half of them may be put off."""
 
@@ -95,6 +103,8 @@ class Service(ParameterServerServicer):
         self._address = address
         self._epoch = ""
         self._giving_to = ""
+        self._took = np.full(BUCKETS, -np.inf)
+        """By bucket, when it came."""
         self._move: asyncio.Task[bool] | None = None
         self._news = asyncio.Event()
         """There is something that the first server is to hear at once."""
@@ -285,9 +295,15 @@ class Service(ParameterServerServicer):
             request.giving_to,
             request.leaving,
             request.epoch,
-            {one.life: unpack(one.buckets) for one in request.copies},
+            tuple(
+                Kept(one.life, unpack(one.buckets), unpack(one.turns), one.given)
+                for one in request.copies
+            ),
             await _checked(context, lambda: read_load(request.load)) if request.load else None,
             np.frombuffer(request.bucket_rows) if request.load else None,
+            unpack(request.turns),
+            unpack(request.uncopied),
+            frozenset(request.expects_from),
         )
         self._director.report(server, request.version)
         return self._director.owners(request.life)
@@ -299,13 +315,16 @@ class Service(ParameterServerServicer):
         self._move = asyncio.get_running_loop().create_task(
             give(
                 self.holder,
-                unpack(request.buckets),
-                self._stubs.of(request.address),
-                request.life,
-                self._epoch,
-                lambda: request.life in self._owners.gone,
-                self._copier,
-                self._news.set,
+                Order(
+                    unpack(request.buckets),
+                    self.life,
+                    request.life,
+                    self._stubs.of(request.address),
+                    self._epoch,
+                    request.turn,
+                    lambda: request.life in self._owners.gone,
+                    self._news.set,
+                ),
             )
         )
         # Whoever asked may be gone meanwhile; what began goes on.
@@ -315,12 +334,12 @@ class Service(ParameterServerServicer):
         return self._move is not None and not self._move.done()
 
     async def Receive(self, request: Any, context: Any) -> Any:  # noqa: N802
-        if request.life != self.life:
+        if request.life != self.life or request.source in self._owners.gone:
             return messages.ReceiveReply(accepted=False)
 
         def received() -> bool:
             if not request.table:
-                return self.holder.expect(request.move, unpack(request.buckets))
+                return self.holder.expect(request.move, unpack(request.buckets), request.source)
             ids: Ids = unpack(request.ids)
             return self.holder.receive(request.move, request.table, ids, list(request.entries))
 
@@ -334,13 +353,23 @@ class Service(ParameterServerServicer):
             unpack(request.buckets),
             {one.worker: unpack(one.sequences) for one in request.applied},
             {one.table: one.step for one in request.steps},
+            request.turn,
         )
         if taken:
             self._epoch = request.epoch
-            self._news.set()
+            self._came(unpack(request.buckets))
         return messages.TakeReply(taken=taken)
 
+    def _came(self, buckets: Buckets) -> None:
+        self._took[buckets] = time.monotonic()
+        self._news.set()
+        if self._copier is not None:
+            self._copier.hurry()
+
     async def Keep(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.life == self.life and request.ends:
+            self._copies.forget((request.source,), ())
+            return messages.KeepReply(kept=True)
         if request.life != self.life or self._epoch not in ("", request.epoch):
             return messages.KeepReply(kept=False)
 
@@ -353,10 +382,10 @@ class Service(ParameterServerServicer):
                     unpack(request.buckets),
                     {one.worker: unpack(one.sequences) for one in request.applied},
                     {one.table: one.step for one in request.steps},
+                    unpack(request.turns),
                 )
             rows = [Rows(one.table, unpack(one.ids), list(one.entries)) for one in request.rows]
-            given = unpack(request.given)
-            return self._copies.keep(request.source, request.copy, rows, last, given)
+            return self._copies.keep(request.source, request.copy, rows, last)
 
         try:
             return messages.KeepReply(kept=await _checked(context, kept))
@@ -367,15 +396,55 @@ class Service(ParameterServerServicer):
     async def Adopt(self, request: Any, context: Any) -> Any:  # noqa: N802
         if request.life != self.life or self._epoch not in ("", request.epoch):
             return messages.AdoptReply(adopted=False)
+        source, buckets = request.source, unpack(request.buckets)
         try:
-            adopted = self._copies.adopt(request.source, unpack(request.buckets), self.holder)
+            if request.given:
+                adopted = self.holder.hold_again(source, buckets, request.turn)
+            else:
+                adopted = self._copies.adopt(
+                    source, buckets, self.holder, request.epoch, request.turn
+                )
         except OSError as error:
-            log.error("cannot read the copy of %s's rows: %s", request.source, error)
-            self._copies.forget((request.source,), ())
+            log.error("cannot read the copy of %s's rows: %s", source, error)
+            self._copies.forget((source,), ())
             adopted = False
         if adopted:
             self._epoch = request.epoch
+            self._came(buckets)
         return messages.AdoptReply(adopted=adopted)
+
+    async def _heed(self, owners: Any) -> None:
+        """Keep no longer what nobody needs, some of it at a time, and take nothing of the gone."""
+        self.holder.expect_nothing_from(owners.gone)
+        needless = [
+            Kept(one.life, unpack(one.buckets), unpack(one.turns), one.given)
+            for one in owners.outdated
+        ]
+        if self._copier is None:
+            needless += self._given()
+        for one in needless:
+            for begin in range(0, len(one.buckets), FORGOTTEN_BUCKETS):
+                part = slice(begin, begin + FORGOTTEN_BUCKETS)
+                if one.given:
+                    self.holder.forget(one.life, one.buckets[part], one.turns[part])
+                else:
+                    self._copies.drop(one.life, one.buckets[part], one.turns[part])
+                await asyncio.sleep(0)
+
+    def _given(self) -> list[Kept]:
+        given, turns = self.holder.given(), self.holder.turns
+        return [Kept(life, of, turns[of], given=True) for life, of in given.items()]
+
+    def _kept(self) -> list[Kept]:
+        """Return what others may go on from; without copies, nobody goes on from older rows."""
+        return self._copies.kept() + ([] if self._copier is None else self._given())
+
+    def _uncopied(self) -> Buckets:
+        if self._copier is None:
+            return EVERY_BUCKET[:0]
+        lately = time.monotonic() - self._took < UNCOPIED_SECONDS
+        found: Buckets = np.flatnonzero(lately & self._copier.uncopied())
+        return found
 
     def _served_now(self) -> Served:
         return Served(self.holder, self._epoch, self._owners.keeper, self._owners.keeper_life)
@@ -385,12 +454,14 @@ class Service(ParameterServerServicer):
     def _begin(self, epoch: str) -> None:
         self._epoch = epoch
         self.holder.held[:] = True
+        self.holder.turns[:] = time.time_ns()  # after those of an epoch before
 
-    async def _order(self, move: Move) -> bool:
+    async def _order(self, move: Move, turn: int) -> bool:
         request = messages.GiveRequest(
             buckets=pack(move.buckets),
             address=move.target.address,
             life=move.target.life,
+            turn=turn,
             epoch=self._director.epoch if self._director is not None else "",
         )
         try:
@@ -399,11 +470,13 @@ class Service(ParameterServerServicer):
             return False
         return bool(reply.given)
 
-    async def _have_adopted(self, adoption: Adoption) -> bool:
+    async def _have_adopted(self, adoption: Adoption, turn: int) -> bool:
         request = messages.AdoptRequest(
             life=adoption.keeper.life,
-            source=adoption.source,
-            buckets=pack(adoption.buckets),
+            source=adoption.kept.life,
+            buckets=pack(adoption.kept.buckets),
+            given=adoption.kept.given,
+            turn=turn,
             epoch=self._director.epoch if self._director is not None else "",
         )
         try:
@@ -423,9 +496,12 @@ class Service(ParameterServerServicer):
             giving_to=self._giving_to if giving else "",
             leaving=self.leaving,
             epoch=self._epoch,
-            copies=self._copies.buckets(),
+            copies=self._kept(),
             load=self._load,
             rates=self._meter.bucket_rates if self._load is not None else None,
+            turns=self.holder.turns,
+            uncopied=self._uncopied(),
+            expects_from=self.holder.expects_from,
         )
 
     def _measure(self) -> None:
@@ -434,7 +510,7 @@ class Service(ParameterServerServicer):
 
     def _metrics(self) -> list[Metric]:
         load = self._load or ServerLoad()
-        held, copies = int(self.holder.held.sum()), len(self._copies.buckets())
+        held, copies = int(self.holder.held.sum()), len(self._copies.kept())
         found = gazer.metrics(self._address, load, held, copies)
         if self._director is not None:
             found += gazer.job_metrics(self._director.gazed(self._job))
@@ -450,6 +526,7 @@ class Service(ParameterServerServicer):
         while True:
             self._measure()
             self._report_self()
+            await self._heed(self._owners)
             director.tick()
             self.holder.forget_silent(time.monotonic())
             await asyncio.sleep(TICK_SECONDS)
@@ -473,10 +550,10 @@ class Service(ParameterServerServicer):
                 giving=itself.giving,
                 leaving=itself.leaving,
                 rows=self.holder.rows,
-                copies=[
-                    messages.Copy(life=life, buckets=pack(buckets))
-                    for life, buckets in itself.copies.items()
-                ],
+                copies=[copy_message(one) for one in itself.copies],
+                turns=pack(itself.turns),
+                uncopied=pack(itself.uncopied),
+                expects_from=sorted(itself.expects_from),
                 load="" if load is None else load.as_text(),
                 bucket_rows=b"" if load is None else self._meter.bucket_rates.tobytes(),
             )
@@ -497,6 +574,7 @@ class Service(ParameterServerServicer):
                     )
                 self._owners, self._leased_until = owners, said + LEASE_SECONDS
                 self._load_told = said if load is not None else self._load_told
+                await self._heed(owners)
                 if owners.released and self.leaving:
                     self.ended.set()
             if self.leaving and time.monotonic() >= self._leased_until:

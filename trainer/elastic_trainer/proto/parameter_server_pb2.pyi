@@ -91,7 +91,7 @@ class FindOwnersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Owners(_message.Message):
-    __slots__ = ("epoch", "version", "addresses", "owners", "gone", "lost", "released", "superseded", "keeper", "keeper_life", "adopted")
+    __slots__ = ("epoch", "version", "addresses", "owners", "gone", "lost", "released", "superseded", "keeper", "keeper_life", "adopted", "outdated")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,7 @@ class Owners(_message.Message):
     KEEPER_FIELD_NUMBER: _ClassVar[int]
     KEEPER_LIFE_FIELD_NUMBER: _ClassVar[int]
     ADOPTED_FIELD_NUMBER: _ClassVar[int]
+    OUTDATED_FIELD_NUMBER: _ClassVar[int]
     epoch: str
     version: int
     addresses: _containers.RepeatedScalarFieldContainer[str]
@@ -114,7 +115,8 @@ class Owners(_message.Message):
     keeper: str
     keeper_life: str
     adopted: int
-    def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., owners: _Optional[bytes] = ..., gone: _Optional[_Iterable[str]] = ..., lost: _Optional[str] = ..., released: _Optional[bool] = ..., superseded: _Optional[_Iterable[str]] = ..., keeper: _Optional[str] = ..., keeper_life: _Optional[str] = ..., adopted: _Optional[int] = ...) -> None: ...
+    outdated: _containers.RepeatedCompositeFieldContainer[Copy]
+    def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., owners: _Optional[bytes] = ..., gone: _Optional[_Iterable[str]] = ..., lost: _Optional[str] = ..., released: _Optional[bool] = ..., superseded: _Optional[_Iterable[str]] = ..., keeper: _Optional[str] = ..., keeper_life: _Optional[str] = ..., adopted: _Optional[int] = ..., outdated: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
     __slots__ = ("place", "export", "number", "base", "save", "after")
@@ -200,7 +202,7 @@ class ObserveReply(_message.Message):
     def __init__(self, status: _Optional[str] = ...) -> None: ...
 
 class ServerReport(_message.Message):
-    __slots__ = ("address", "life", "epoch", "version", "held", "giving_to", "giving", "leaving", "rows", "copies", "load", "bucket_rows")
+    __slots__ = ("address", "life", "epoch", "version", "held", "giving_to", "giving", "leaving", "rows", "copies", "load", "bucket_rows", "turns", "uncopied", "expects_from")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +215,9 @@ class ServerReport(_message.Message):
     COPIES_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ROWS_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    UNCOPIED_FIELD_NUMBER: _ClassVar[int]
+    EXPECTS_FROM_FIELD_NUMBER: _ClassVar[int]
     address: str
     life: str
     epoch: str
@@ -225,27 +230,36 @@ class ServerReport(_message.Message):
     copies: _containers.RepeatedCompositeFieldContainer[Copy]
     load: str
     bucket_rows: bytes
-    def __init__(self, address: _Optional[str] = ..., life: _Optional[str] = ..., epoch: _Optional[str] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., giving_to: _Optional[str] = ..., giving: _Optional[bool] = ..., leaving: _Optional[bool] = ..., rows: _Optional[int] = ..., copies: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., load: _Optional[str] = ..., bucket_rows: _Optional[bytes] = ...) -> None: ...
+    turns: bytes
+    uncopied: bytes
+    expects_from: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, address: _Optional[str] = ..., life: _Optional[str] = ..., epoch: _Optional[str] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., giving_to: _Optional[str] = ..., giving: _Optional[bool] = ..., leaving: _Optional[bool] = ..., rows: _Optional[int] = ..., copies: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., load: _Optional[str] = ..., bucket_rows: _Optional[bytes] = ..., turns: _Optional[bytes] = ..., uncopied: _Optional[bytes] = ..., expects_from: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Copy(_message.Message):
-    __slots__ = ("life", "buckets")
+    __slots__ = ("life", "buckets", "turns", "given")
     LIFE_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_FIELD_NUMBER: _ClassVar[int]
     life: str
     buckets: bytes
-    def __init__(self, life: _Optional[str] = ..., buckets: _Optional[bytes] = ...) -> None: ...
+    turns: bytes
+    given: bool
+    def __init__(self, life: _Optional[str] = ..., buckets: _Optional[bytes] = ..., turns: _Optional[bytes] = ..., given: _Optional[bool] = ...) -> None: ...
 
 class GiveRequest(_message.Message):
-    __slots__ = ("buckets", "address", "life", "epoch")
+    __slots__ = ("buckets", "address", "life", "epoch", "turn")
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     buckets: bytes
     address: str
     life: str
     epoch: str
-    def __init__(self, buckets: _Optional[bytes] = ..., address: _Optional[str] = ..., life: _Optional[str] = ..., epoch: _Optional[str] = ...) -> None: ...
+    turn: int
+    def __init__(self, buckets: _Optional[bytes] = ..., address: _Optional[str] = ..., life: _Optional[str] = ..., epoch: _Optional[str] = ..., turn: _Optional[int] = ...) -> None: ...
 
 class GiveReply(_message.Message):
     __slots__ = ("given",)
@@ -254,20 +268,22 @@ class GiveReply(_message.Message):
     def __init__(self, given: _Optional[bool] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("move", "life", "table", "buckets", "ids", "entries")
+    __slots__ = ("move", "life", "table", "buckets", "ids", "entries", "source")
     MOVE_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     move: str
     life: str
     table: str
     buckets: bytes
     ids: bytes
     entries: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, move: _Optional[str] = ..., life: _Optional[str] = ..., table: _Optional[str] = ..., buckets: _Optional[bytes] = ..., ids: _Optional[bytes] = ..., entries: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    source: str
+    def __init__(self, move: _Optional[str] = ..., life: _Optional[str] = ..., table: _Optional[str] = ..., buckets: _Optional[bytes] = ..., ids: _Optional[bytes] = ..., entries: _Optional[_Iterable[bytes]] = ..., source: _Optional[str] = ...) -> None: ...
 
 class ReceiveReply(_message.Message):
     __slots__ = ("accepted",)
@@ -276,20 +292,22 @@ class ReceiveReply(_message.Message):
     def __init__(self, accepted: _Optional[bool] = ...) -> None: ...
 
 class TakeRequest(_message.Message):
-    __slots__ = ("move", "life", "buckets", "applied", "steps", "epoch")
+    __slots__ = ("move", "life", "buckets", "applied", "steps", "epoch", "turn")
     MOVE_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     move: str
     life: str
     buckets: bytes
     applied: _containers.RepeatedCompositeFieldContainer[Applied]
     steps: _containers.RepeatedCompositeFieldContainer[Step]
     epoch: str
-    def __init__(self, move: _Optional[str] = ..., life: _Optional[str] = ..., buckets: _Optional[bytes] = ..., applied: _Optional[_Iterable[_Union[Applied, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., epoch: _Optional[str] = ...) -> None: ...
+    turn: int
+    def __init__(self, move: _Optional[str] = ..., life: _Optional[str] = ..., buckets: _Optional[bytes] = ..., applied: _Optional[_Iterable[_Union[Applied, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., epoch: _Optional[str] = ..., turn: _Optional[int] = ...) -> None: ...
 
 class Applied(_message.Message):
     __slots__ = ("worker", "sequences")
@@ -314,7 +332,7 @@ class TakeReply(_message.Message):
     def __init__(self, taken: _Optional[bool] = ...) -> None: ...
 
 class KeepRequest(_message.Message):
-    __slots__ = ("life", "source", "copy", "epoch", "rows", "last", "buckets", "applied", "steps", "given", "first")
+    __slots__ = ("life", "source", "copy", "epoch", "rows", "last", "buckets", "applied", "steps", "first", "turns", "ends")
     LIFE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     COPY_FIELD_NUMBER: _ClassVar[int]
@@ -324,8 +342,9 @@ class KeepRequest(_message.Message):
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
-    GIVEN_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
     life: str
     source: str
     copy: str
@@ -335,9 +354,10 @@ class KeepRequest(_message.Message):
     buckets: bytes
     applied: _containers.RepeatedCompositeFieldContainer[Applied]
     steps: _containers.RepeatedCompositeFieldContainer[Step]
-    given: bytes
     first: bool
-    def __init__(self, life: _Optional[str] = ..., source: _Optional[str] = ..., copy: _Optional[str] = ..., epoch: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., last: _Optional[bool] = ..., buckets: _Optional[bytes] = ..., applied: _Optional[_Iterable[_Union[Applied, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., given: _Optional[bytes] = ..., first: _Optional[bool] = ...) -> None: ...
+    turns: bytes
+    ends: bool
+    def __init__(self, life: _Optional[str] = ..., source: _Optional[str] = ..., copy: _Optional[str] = ..., epoch: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., last: _Optional[bool] = ..., buckets: _Optional[bytes] = ..., applied: _Optional[_Iterable[_Union[Applied, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., first: _Optional[bool] = ..., turns: _Optional[bytes] = ..., ends: _Optional[bool] = ...) -> None: ...
 
 class Rows(_message.Message):
     __slots__ = ("table", "ids", "entries")
@@ -356,16 +376,20 @@ class KeepReply(_message.Message):
     def __init__(self, kept: _Optional[bool] = ...) -> None: ...
 
 class AdoptRequest(_message.Message):
-    __slots__ = ("life", "source", "buckets", "epoch")
+    __slots__ = ("life", "source", "buckets", "epoch", "turn", "given")
     LIFE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_FIELD_NUMBER: _ClassVar[int]
     life: str
     source: str
     buckets: bytes
     epoch: str
-    def __init__(self, life: _Optional[str] = ..., source: _Optional[str] = ..., buckets: _Optional[bytes] = ..., epoch: _Optional[str] = ...) -> None: ...
+    turn: int
+    given: bool
+    def __init__(self, life: _Optional[str] = ..., source: _Optional[str] = ..., buckets: _Optional[bytes] = ..., epoch: _Optional[str] = ..., turn: _Optional[int] = ..., given: _Optional[bool] = ...) -> None: ...
 
 class AdoptReply(_message.Message):
     __slots__ = ("adopted",)
