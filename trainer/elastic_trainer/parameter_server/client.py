@@ -33,8 +33,8 @@ from elastic_trainer.parameter_server.wire import (
     SERVERS_VARIABLE,
     pack,
     pack_floats,
+    read_floats,
     unpack,
-    unpack_floats,
     write_settings,
 )
 from elastic_trainer.proto import parameter_server_pb2 as messages
@@ -182,7 +182,7 @@ class ServedTables:
             for (_, _, parts), reply in zip(asked, done, strict=True):
                 if reply is not None:
                     for number, part in enumerate(parts):
-                        left[number] = np.setdiff1d(left[number], part, assume_unique=True)
+                        left[number] = _without(left[number], part)
             if any(map(len, left)):
                 raise _NotYetError(self._why)
 
@@ -217,9 +217,8 @@ class ServedTables:
             ]
             for (_, part), reply in zip(parts, self._ask("Pull", requests), strict=True):
                 if reply is not None:
-                    found = unpack_floats(reply.rows, settings.width, settings.dtype)
-                    rows[torch.from_numpy(part)] = found
-                    left = np.setdiff1d(left, part, assume_unique=True)
+                    rows.numpy()[part] = read_floats(reply.rows, settings.width, settings.dtype)
+                    left = _without(left, part)
             if len(left):
                 raise _NotYetError(self._why)
 
@@ -482,7 +481,7 @@ class ServedTables:
                     table=one.name,
                     ids=pack(update.ids[part]),
                     seen=pack(update.seen[part]),
-                    sums=pack_floats(update.gradients[torch.from_numpy(part)]),
+                    sums=pack_floats(_rows_of(update.gradients, part)),
                     lr=one.lr,
                 )
                 for one, update, part in zip(self._embeddings, updates, of_updates, strict=True)
@@ -500,7 +499,7 @@ class ServedTables:
             self._why = "nobody holds some of the buckets"
         return [
             (self._owners.addresses[number], rows[owner == number])
-            for number in np.unique(owner[owner != NOBODY])
+            for number in np.flatnonzero(np.bincount(owner[owner != NOBODY]))
         ]
 
     def _ask(self, method: str, requests: Sequence[tuple[str, Any]]) -> list[Any]:
@@ -608,6 +607,18 @@ class ServedTables:
             self._channels[address] = channel
             self._stubs[address] = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
         return self._stubs[address]
+
+
+def _without(rows: Ids, done: Ids) -> Ids:
+    """Return the rows that aren't done yet."""
+    if len(done) == len(rows):
+        return rows[:0]
+    return np.setdiff1d(rows, done, assume_unique=True)
+
+
+def _rows_of(gradients: torch.Tensor, part: Ids) -> torch.Tensor:
+    """Return these rows, without a copy where they are all."""
+    return gradients if len(part) == len(gradients) else gradients[torch.from_numpy(part)]
 
 
 def _new_name() -> str:

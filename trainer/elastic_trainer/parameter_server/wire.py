@@ -53,8 +53,13 @@ def pack_floats(rows: torch.Tensor) -> bytes:
 
 def unpack_floats(content: bytes, width: int, dtype: torch.dtype) -> torch.Tensor:
     """Raises ValueError where these are no rows of that width."""
+    return torch.from_numpy(read_floats(content, width, dtype).copy())
+
+
+def read_floats(content: bytes, width: int, dtype: torch.dtype) -> NDArray[Any]:
+    """Return the same memory, to be read alone. Raises ValueError, as `unpack_floats`."""
     kind = np.float32 if dtype == torch.float32 else np.float64
-    found = torch.from_numpy(np.frombuffer(content, dtype=kind).copy())
+    found = np.frombuffer(content, dtype=kind)
     return found.reshape(-1, width) if width else found.reshape(0, 0)
 
 
