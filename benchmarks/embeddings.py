@@ -1,12 +1,14 @@
 """Measures ElasticEmbedding beside torch's EmbeddingBag, and what a change of its holders costs.
 
-    python -m benchmarks.embeddings [--rows 1000000] [--width 32] [--batches 20]
+    python -m benchmarks.embeddings [--rows 1000000] [--width 32] [--batches 20] \\
+      [--only updates|holders|move|servers]
 
 Forward, backward and update of batches of 65,536 random ids in bags of 16, one thread, in rows (ids
 of a batch) a second of CPU time, each kind in turn for a batch, so that other load meets all alike.
-With fbgemm installed (torch 2.14), its CPU kernel too. Then the table is held by two, then three
-processes, then two again, over gloo on loopback: how long ranks stand still, and how many rows move
-beside the fewest that could. Then a parameter server gives half of the table to another in this
+With fbgemm (torch 2.14, fbgemm-gpu-cpu 1.9) its CPU kernel, too, and with TorchRec (1.9) a plain
+EmbeddingBagCollection, in one process. Then the table is held by two, then three processes, then
+two again, over gloo on loopback: how long ranks stand still, and how many rows move beside the
+fewest that could. Then a parameter server gives half of the table to another in this
 process, without a network between, while it is asked for rows: how long buckets are frozen, and the
 longest that a request of any bucket waits, and how many rows are sent beside the fewest, while
 pushes of Zipf's frequencies change them. Last, pulls and pushes of one and two servers beside a
@@ -37,7 +39,7 @@ from elastic_trainer.embeddings.row_optimizer import Adagrad, RowwiseAdagrad
 from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.embeddings.table import Table, TableSettings
 from elastic_trainer.parameter_server.holder import Gradients
-from elastic_trainer.parameter_server.moving import give
+from elastic_trainer.parameter_server.moving import Order, give
 from elastic_trainer.parameter_server.service import Service
 from elastic_trainer.parameter_server.wire import write_settings
 from elastic_trainer.ranks.process_group import ProcessGroup
@@ -105,6 +107,46 @@ def with_fbgemm(found: dict[str, Step], rows: int, width: int, offsets: torch.Te
     )
     ends = torch.cat([offsets, torch.tensor([IDS])])
     found["fbgemm's kernel, RowwiseAdagrad"] = lambda ids: kernel(ids, ends).sum().backward()
+    with_torchrec(found, rows, width)
+
+
+def with_torchrec(found: dict[str, Step], rows: int, width: int) -> None:
+    """Add TorchRec's EmbeddingBagCollection, sharded over this process alone, where that is
+    installed."""
+    try:
+        torchrec: Any = importlib.import_module("torchrec")
+    except ImportError:
+        return
+    sharder_of = importlib.import_module("torchrec.distributed.embeddingbag")
+    planner_of = importlib.import_module("torchrec.distributed.planner")
+    parallel_of = importlib.import_module("torchrec.distributed.model_parallel")
+    environment_of = importlib.import_module("torchrec.distributed.types")
+    tbe: Any = importlib.import_module("fbgemm_gpu.split_table_batched_embeddings_ops_training")
+    file = os.path.join(tempfile.mkdtemp(), "group")
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=0, world_size=1)
+    group = dist.GroupMember.WORLD
+    table = torchrec.EmbeddingBagConfig(
+        name="table", embedding_dim=width, num_embeddings=rows, feature_names=["ids"]
+    )
+    collection = torchrec.EmbeddingBagCollection(device=torch.device("meta"), tables=[table])
+    optimizer = {"optimizer": tbe.OptimType.EXACT_ROWWISE_ADAGRAD, "learning_rate": RATE}
+    sharders = [sharder_of.EmbeddingBagCollectionSharder(fused_params=optimizer)]
+    topology = planner_of.Topology(world_size=1, compute_device="cpu")
+    planner = planner_of.EmbeddingShardingPlanner(topology=topology)
+    model = parallel_of.DistributedModelParallel(
+        collection,
+        env=environment_of.ShardingEnv.from_process_group(group),
+        device=torch.device("cpu"),
+        plan=planner.collective_plan(collection, sharders, group),
+        sharders=sharders,
+    )
+    lengths = torch.full((IDS // BAG,), BAG, dtype=torch.int32)
+
+    def step(ids: torch.Tensor) -> None:
+        batch = torchrec.KeyedJaggedTensor(keys=["ids"], values=ids, lengths=lengths)
+        model(batch).values().sum().backward()
+
+    found["TorchRec, RowwiseAdagrad"] = step
 
 
 def measure_updates(rows: int, width: int, batches: int) -> None:
@@ -237,7 +279,8 @@ async def measure_move(rows: int, width: int) -> None:
         await asyncio.sleep(0)
     before = pushed
     began = time.perf_counter()
-    assert await give(source.holder, given, target_stub, target.life, "e", lambda: False)
+    order = Order(given, source.life, target.life, target_stub, "e", 1, lambda: False)
+    assert await give(source.holder, order)
     whole = time.perf_counter() - began
     during = pushed - before
     asked = False
@@ -257,18 +300,24 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--batches", type=int, default=20)
+    parts = ("updates", "holders", "move", "servers")
+    parser.add_argument("--only", choices=parts, help="one part (default: all)")
     given = parser.parse_args()
+    chosen = (given.only,) if given.only else parts
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="Sparse invariant checks")
-    measure_updates(given.rows, given.width, given.batches)
-    with tempfile.TemporaryDirectory() as folder:
-        rounds = (2, 3, 2)
-        file = os.path.join(folder, "group")
-        torch.multiprocessing.spawn(  # type: ignore[attr-defined]
-            hold, (file, given.rows, given.width, rounds), nprocs=max(rounds)
-        )
-    asyncio.run(measure_move(given.rows, given.width))
-    for servers in (1, 2):
+    if "updates" in chosen:
+        measure_updates(given.rows, given.width, given.batches)
+    if "holders" in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            rounds = (2, 3, 2)
+            file = os.path.join(folder, "group")
+            torch.multiprocessing.spawn(  # type: ignore[attr-defined]
+                hold, (file, given.rows, given.width, rounds), nprocs=max(rounds)
+            )
+    if "move" in chosen:
+        asyncio.run(measure_move(given.rows, given.width))
+    for servers in (1, 2) if "servers" in chosen else ():
         measure_servers(min(given.rows, 1_000_000), given.width, given.batches, IDS, servers)
 
 
