@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +16,9 @@ import torch
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.row_optimizer import Adagrad
 from elastic_trainer.parameter_server.service import Service
+from elastic_trainer.parameter_server.wire import unpack
+from elastic_trainer.proto import parameter_server_pb2 as messages
+from elastic_trainer.proto.parameter_server_pb2_grpc import ParameterServerStub
 
 from tests.elastic_trainer.torch_process import TorchProcess
 
@@ -95,6 +100,19 @@ class Servers:
         process = self.processes.pop(address)
         process.send_signal(number)
         return process.wait(120)
+
+    def wait_for_shares(self, count: int) -> None:
+        """Wait until so many servers hold buckets, and nobody else."""
+        deadline = time.monotonic() + 120
+        with grpc.insecure_channel(self.first) as channel:
+            stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
+            while time.monotonic() < deadline:
+                with contextlib.suppress(grpc.RpcError):
+                    found = unpack(stub.FindOwners(messages.FindOwnersRequest()).owners)
+                    if len(found) and found.min() >= 0 and len(np.unique(found)) == count:
+                        return
+                time.sleep(0.1)
+        raise AssertionError(f"not {count} servers hold buckets in 120 s")
 
     def close(self) -> None:
         for address in list(self.processes):

@@ -58,6 +58,8 @@ def test_who_is_killed_costs_no_exactness(
     job.start(0, 1, environment=environment, restarts=100)
     told = job.stepping(2)
     if killed == "a server":
+        servers.wait_for_shares(2)
+        told = job.status()
         servers.end(second, signal.SIGKILL)
         servers.start(second)
         job.stepping(2, after_round=told["round"])
