@@ -44,6 +44,15 @@ def test_any_one_bit_that_is_flipped_makes_another_digest(
         assert after != before
 
 
+def test_differences_that_add_up_to_nothing_and_rows_that_change_places_count() -> None:
+    words = torch.arange(1000)
+    other = words.clone()
+    other[3] += 7
+    other[500] -= 7
+    swapped = words.reshape(10, 100)[[1, 0, *range(2, 10)]].reshape(-1)
+    assert len({digest_of_replicated(state_of(one)) for one in (words, other, swapped)}) == 3
+
+
 def test_a_bit_of_the_optimizers_state_counts_and_one_that_has_none_yet_is_no_error() -> None:
     found = {
         digest_of_replicated(state_of(torch.ones(3))),

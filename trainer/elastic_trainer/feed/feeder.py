@@ -21,8 +21,9 @@ import torch
 
 from elastic_trainer.feed import likeness
 from elastic_trainer.feed.buffers import Buffers
+from elastic_trainer.feed.entrance import Entrance
 from elastic_trainer.feed.frame import Frame, Kind
-from elastic_trainer.feed.guest import Guest, Identity, lets_in
+from elastic_trainer.feed.guest import Guest, Identity
 from elastic_trainer.feed.room import free_memory
 from elastic_trainer.store.blob import Blob, lay_out
 
@@ -59,9 +60,9 @@ class Feeder:
         free: Callable[[], int] = free_memory,
     ) -> None:
         self._free = free
-        self._token, self._least, self._moved = token, least, moved
-        self._listener = socket.create_server((host, 0))
-        self.port = int(self._listener.getsockname()[1])
+        self._least, self._moved = least, moved
+        listener = socket.create_server((host, 0))
+        self.port = int(listener.getsockname()[1])
         self._guests: list[Guest] = []
         self._lock = threading.Lock()
         self._welcomed = threading.Condition(self._lock)
@@ -73,7 +74,7 @@ class Feeder:
         """Bytes of the state."""
         self._away = self._closed = False
         """Whoever comes is sent away, soon or at once."""
-        threading.Thread(target=self._accept, name="newcomers", daemon=True).start()
+        self._entrance = Entrance(listener, token, self._let_in)
 
     @property
     def guests(self) -> list[Guest]:
@@ -231,9 +232,7 @@ class Feeder:
         with self._welcomed:
             self._closed = True
             self._welcomed.notify_all()
-        with contextlib.suppress(OSError):  # else the thread would go on to wait there
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._entrance.close()
         for guest in self.guests:
             guest.close()
 
@@ -254,17 +253,7 @@ class Feeder:
         for guest in guests:
             guest.put(base)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._let_in, args=(connection,), daemon=True).start()
-
     def _let_in(self, connection: socket.socket) -> None:
-        if not lets_in(connection, self._token):
-            return
         with self._welcomed:
             self._welcomed.wait_for(lambda: self._closed or not self._away, AWAY_SECONDS)
             if not self._closed and not self._away:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -163,10 +164,12 @@ def read_hello(connection: socket.socket) -> str:
 
     Raises:
         FrameError: it isn't one, or another version's.
-        OSError: the other end has gone, or says nothing.
+        OSError: the other end has gone, or hasn't said it within SILENCE_SECONDS.
     """
     line = b""
+    deadline = time.monotonic() + SILENCE_SECONDS
     while not line.endswith(b"\n"):
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
         if len(line) > HELLO_BYTES or not (byte := connection.recv(1)):
             raise FrameError(f"expected a line of at most {HELLO_BYTES} bytes, found {line[:80]!r}")
         line += byte

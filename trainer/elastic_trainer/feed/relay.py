@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 import threading
 import time
 from collections.abc import Sequence
 
+from elastic_trainer.feed.entrance import Entrance
 from elastic_trainer.feed.feeder import STEPS_AHEAD, patch
 from elastic_trainer.feed.frame import Frame, Kind
-from elastic_trainer.feed.guest import Guest, lets_in
+from elastic_trainer.feed.guest import Guest
 from elastic_trainer.store.blob import Blob
 
 GATHER_SECONDS = 10.0
@@ -33,19 +33,19 @@ class Relay:
     """
 
     def __init__(self, address: str, expected: int, token: str) -> None:
-        self._expected, self._token = expected, token
+        self._expected = expected
         self._guests: list[Guest] = []
         self._size = 0
         """Bytes of the state."""
         self._came = threading.Condition()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._listener.bind("\0" + address)
-            self._listener.listen(expected)
+            listener.bind("\0" + address)
+            listener.listen(expected)
         except OSError:
-            self._listener.close()
+            listener.close()
             raise
-        threading.Thread(target=self._accept, name="siblings", daemon=True).start()
+        self._entrance = Entrance(listener, token, self._let_in)
 
     def gather(self) -> None:
         """Wait until all have come; who comes later finds nobody."""
@@ -53,7 +53,7 @@ class Relay:
         with self._came:
             while len(self._guests) < self._expected and (left := deadline - time.monotonic()) > 0:
                 self._came.wait(left)
-        self._stop_listening()
+        self._entrance.close()
 
     def hand_on(self, came: Frame) -> None:
         """In the thread that follows."""
@@ -88,7 +88,7 @@ class Relay:
 
     def close(self) -> None:
         """Once they have taken what is on its way."""
-        self._stop_listening()
+        self._entrance.close()
         deadline = time.monotonic() + SERVE_SECONDS
         for guest in self._present():
             with guest.changed:
@@ -103,19 +103,7 @@ class Relay:
         with self._came:
             return [guest for guest in self._guests if not guest.closed]
 
-    def _stop_listening(self) -> None:
-        with contextlib.suppress(OSError):  # else the thread would go on to wait there
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            if not lets_in(connection, self._token):
-                continue
-            with self._came:
-                self._guests.append(Guest(connection, lambda _: None))
-                self._came.notify_all()
+    def _let_in(self, connection: socket.socket) -> None:
+        with self._came:
+            self._guests.append(Guest(connection, lambda _: None))
+            self._came.notify_all()

@@ -401,6 +401,7 @@ class ElasticLoop:
             self._guard.applying, self.rank = False, 0
 
     def _undo_step(self) -> None:
+        self.checkpointer.settle()  # what is put back would tear a copy that is under way
         self._take_back()
         self._passed = self._broken = True
         self._schedule = self._guard.schedule()
