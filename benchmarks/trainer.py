@@ -47,6 +47,8 @@ START_SECONDS = 120.0
 LIMIT_SECONDS = 60.0
 C10D_LIMIT_SECONDS = 240.0
 """After so long a system is taken not to recover from an event."""
+SECONDS_A_MEGABYTE = 0.3
+"""More for a large state, of which a step alone may take seconds."""
 SETTLE_SECONDS = 1.0
 LOOP, CHECKPOINTER, C10D = SYSTEMS = ("loop", "checkpointer", "c10d")
 LAST_NODE = ("node killed", "node silent")
@@ -240,7 +242,7 @@ class Job:
 
     def whole(self, world: int) -> list[Step]:
         """Waits until `world` nodes have trained together for a while; all the steps so far."""
-        end = time.monotonic() + START_SECONDS
+        end = time.monotonic() + START_SECONDS + self.megabytes * SECONDS_A_MEGABYTE
         while time.monotonic() < end:
             steps = self.steps()
             seconds = max(SETTLE_SECONDS, 8 * (_step_seconds(steps) or 0.0))
@@ -287,7 +289,7 @@ def once(job: Job, event: str, number: int) -> Try:
     else:
         job.start(node)
     wants_whole = event in ("worker killed", "join")
-    deadline = time.monotonic() + _limit(job.system)
+    deadline = time.monotonic() + _limit(job.system) + job.megabytes * SECONDS_A_MEGABYTE
     while True:
         after = [
             step

@@ -179,7 +179,8 @@ class _Rank:
             reads=self.reads,
             digest=_digest(model, optimizer),
         )
-        for inputs, wanted in data:
+        # A node may have been lost after the last step, which was saved.
+        for inputs, wanted in data if data.steps < STEPS else ():
             with data.micro_batch(model):
                 (data.weight * torch.nn.functional.mse_loss(model(inputs), wanted)).backward()
             if not data.last:

@@ -282,7 +282,7 @@ class Checkpointer:
         self._began = self._saved_at = self._clock()
         if self._memory is not None and identity != NOTHING:
             self._memory.note_origin(self._restorer.training, self._place, identity)
-        self._make_room()
+        self.make_room()
         if identity != NOTHING:
             self._mirror_restored()
 
@@ -373,7 +373,7 @@ class Checkpointer:
         """After a step was applied. On all ranks, who save at the same steps."""
         self.settle(waits=False)
         if self.data.steps == self._first + 1:
-            self._make_room()  # now the optimizer has its state too
+            self.make_room()  # now the optimizer has its state too
         if self._shards is not None and self._shards.superseded is not None:
             self._give_up(self._shards.superseded)
         if not self._due():
@@ -522,8 +522,9 @@ class Checkpointer:
         wait = interval.total_seconds() if due else left
         return due, steps + max(1, min(made, int(wait / step_seconds)))
 
-    def _make_room(self) -> None:
-        """Too little shared memory is said at the start, and is no reason not to train."""
+    def make_room(self) -> None:
+        """Have memory for saves before the first one. Too little is said at the start, and is no
+        reason not to train."""
         problem = None
         # Asked for its state dict, a fresh optimizer of a sharded model makes a step.
         if self._memory is not None and (self._state.complete or not self._state.sharded):

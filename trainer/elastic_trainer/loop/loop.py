@@ -199,6 +199,7 @@ class ElasticLoop:
             self.checkpointer.state,
             self._replay,
             lambda: self.checkpointer.training,
+            lambda: self.checkpointer.make_room(),
             possible=not self._split,
         )
         refuse_scaled_split(self._split, self._extra)

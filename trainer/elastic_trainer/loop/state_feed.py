@@ -47,6 +47,8 @@ class StateFeed:
         state: the loop's.
         apply: applies a step, as the loop does, once its gradients are there.
         training: says which one this process takes part in; empty where that isn't known.
+        prepare: called once a newcomer has a state of the size of all that follow, beside which it
+            has time.
         possible: whether a step can be made again of its gradients at all.
     """
 
@@ -56,11 +58,12 @@ class StateFeed:
         state: ModelState,
         apply: Callable[[], None],
         training: Callable[[], str],
+        prepare: Callable[[], None] = lambda: None,
         *,
         possible: bool,
     ) -> None:
         self._link, self._state, self._apply = link, state, apply
-        self._training = training
+        self._training, self._prepare = training, prepare
         least = read_byte_limit(os.environ, FOLLOW_VARIABLE, LEAST_BYTES)
         digests = os.environ.get(DIGESTS_VARIABLE) != "0"
         self._possible = possible and link.agent and digests and least >= 0
@@ -214,8 +217,12 @@ class StateFeed:
         elif addresses:
             follower.begin_behind(place, self._token)
         self._follower = follower
+        prepared = False
         while not follower.ready:
             follower.follow(1.0)
+            if follower.touched and not prepared:
+                prepared = True
+                self._prepare()
         return lambda: follower.follow(LOOK_SECONDS)
 
     def settle(self, identity: Identity) -> tuple[Identity, str]:

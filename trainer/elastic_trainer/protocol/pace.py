@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BEAT_SECONDS = 0.2
-MOST_BEAT_SECONDS = 3.0
-BEATS_PER_SECOND = 1500.0
+MOST_BEAT_SECONDS = 4.0
+BEATS_PER_SECOND = 1000.0
 """Beats of all agents together."""
 SILENT_BEATS = 2.5
 """Between two signs of life, at the least, before silence says that somebody is gone."""
