@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,15 @@ from elastic_trainer import (
     StorageError,
 )
 from elastic_trainer.checkpoint.recovery import NOTHING
+from elastic_trainer.embeddings import split_tables
 from elastic_trainer.embeddings.owner_map import OwnerMap
 from elastic_trainer.embeddings.row_optimizer import SGD
 from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.ranks.process_group import ProcessGroup
-from elastic_trainer.store.attachment import superfluous
+from elastic_trainer.store.attachment import pattern_of, superfluous
 from elastic_trainer.store.storage import Storage
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from tests.elastic_trainer.embeddings import table_job
@@ -71,17 +73,19 @@ def train(loop: ElasticLoop) -> None:
 
 
 def test_tables_of_commits_that_are_gone_go_too(tmp_path: Path) -> None:
-    loop = loop_of(tmp_path)
+    loop = loop_of(tmp_path, epochs=3)
     train(loop)
-    assert loop.steps == 20
-    steps = [int(name.rsplit("-", 1)[1]) for name in tables_of(loop)]
-    assert sorted(steps) == [8, 10, 12, 14, 16, 18, 20]  # three commits', and four more
+    assert loop.steps == 60
+    steps = sorted(int(name.split("-")[2]) for name in tables_of(loop))
+    bases = {int(name.split("-")[2]) for name in tables_of(loop) if "-from-" not in name}
+    # Three commits' and four more are of the steps from 48 on, and need all since their bases.
+    assert (steps, bases) == (list(range(36, 62, 2)), {36, 54})
 
 
 def test_a_damaged_table_stops_the_job_in_words(tmp_path: Path) -> None:
     loop = loop_of(tmp_path)
     train(loop)
-    file = tmp_path / next(one for one in tables_of(loop) if one.endswith("-20")) / "0.pt"
+    file = tmp_path / next(one for one in tables_of(loop) if one.split("-")[2] == "20") / "0.pt"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
@@ -111,9 +115,82 @@ def test_who_would_lose_tables_is_refused(tmp_path: Path) -> None:
 
 
 def test_attachments_stay_while_a_commit_may_name_them() -> None:
-    pattern = re.compile(r"tables-(\d+)-(\d+)(?:-.*)?")
+    pattern = pattern_of("tables")
     names = [f"tables-7-{step}" for step in range(10)] + ["tables-9-4-8-0a", "step-2", "TRAINING"]
     assert superfluous(names, pattern, 3) == [f"tables-7-{step}" for step in (0, 1, 3, 4, 5, 6, 7)]
+
+
+@given(st.data())
+def test_attachments_of_the_base_of_what_a_commit_may_name_stay(data: st.DataObject) -> None:
+    """And nothing else does, so that a folder doesn't grow."""
+    count = data.draw(st.integers(1, 40))
+    names, base, bases = [], 0, []
+    for step in range(count):
+        if not step or data.draw(st.booleans()):
+            base = step
+        bases.append(base)
+        names.append(f"tables-7-{step}" + ("" if base == step else f"-from-7-{base}"))
+    committed = data.draw(st.sets(st.integers(0, count - 1)))
+    goes = superfluous([*names, *(f"step-{one}" for one in committed)], pattern_of("tables"), 4)
+    needed = {bases[one] for one in (*committed, *range(max(0, count - 4), count))}
+    assert goes == [name for name, base in zip(names, bases, strict=True) if base not in needed]
+
+
+def test_commit_that_has_only_changes_is_restored_whole(tmp_path: Path) -> None:
+    """Rows that were evicted or admitted since the base, too."""
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    for folder, steps, every in ((cut, 47, 5), (cut, 83, 5), (whole, 83, 1000)):
+        folder.mkdir(exist_ok=True)
+        table_job.train(folder, last_step=steps, every=every)
+        if steps == 47:
+            names = [one.name for one in (folder / "commits").glob("tables-*")]
+            assert len(names) > 4 and sum("-from-" not in one for one in names) < 3, names
+    assert end(cut) == end(whole)
+
+
+def test_saves_of_what_changed_are_smaller_and_begin_anew_in_each_round(tmp_path: Path) -> None:
+    module = ElasticEmbedding("t", 8, optimizer=SGD(lr=1.0))
+    tables, storage = SplitTables([module]), Storage(tmp_path)
+    tables.begin()
+
+    def save(step: int, ids: torch.Tensor) -> int:
+        module(ids).sum().backward()
+        tables.step()
+        tables.save(storage, (1, step))
+        found = tables.state_dict()
+        return int((tmp_path / found["place"] / "0.pt").stat().st_size)
+
+    whole = save(0, torch.arange(3000)[None])
+    changes = [save(step, torch.arange(step, step + 3)[None]) for step in range(1, 9)]
+    assert max(changes) < whole / 10
+    assert save(9, torch.arange(3)[None]) > whole - 1000, "so many saves aren't read"
+    assert save(10, torch.arange(3)[None]) < whole / 10
+    expected = module.table.entries()
+    tables.level((0, 10), 1, storage)
+    assert save(11, torch.arange(3)[None]) > whole - 1000, "buckets may have moved"
+
+    again = SplitTables([module])
+    again.load_state_dict({**tables.state_dict()})
+    module.table.clear()
+    again._load(1, storage)
+    assert torch.equal(module.table.entries().ids, expected.ids)
+
+
+def test_save_that_failed_is_followed_by_one_with_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ElasticEmbedding("t", 2, optimizer=SGD(lr=1.0))
+    tables, storage = SplitTables([module]), Storage(tmp_path)
+    tables.begin()
+    module(torch.arange(9)[None]).sum().backward()
+    tables.step()
+    tables.save(storage, (1, 1))
+    with monkeypatch.context() as broken:
+        broken.setattr(split_tables, "write_tables", None)
+        with pytest.raises(TypeError):
+            tables.save(storage, (1, 2))
+    tables.save(storage, (1, 3))
+    assert tables.state_dict()["before"] == [] and not module.table.watchers[1:]
 
 
 class _Meeting(ProcessGroup):

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 import xxhash
 
+from elastic_trainer.embeddings.changed_ids import ChangedIds
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.table import Table
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 NAME = re.compile(r"export-(\d{6,})")
 MANIFEST = "export.json"
 BASE, INCREMENT = "base", "increment"
-_COMPACT = 1 << 20
-"""Changed ids that are kept before those that came twice are dropped."""
 
 
 class ExportLog:
@@ -78,12 +77,10 @@ class _Watch:
         self.table = table
         self.repeated = False
         """There is something taken that isn't known to be in an export."""
-        self._touched: list[Ids] = []
-        self._size = 0
+        self._changed = ChangedIds(table)
         self._taken_ids = np.empty(0, dtype=np.int64)
         self._taken: tuple[np.ndarray, np.ndarray] | None = None
         self._held, self._drops = np.zeros(BUCKETS, dtype=bool), table.drops.copy()
-        table.watchers.append(self._changed)
 
     def settle(self) -> None:
         """Begin anew: what was taken is in an export."""
@@ -97,16 +94,8 @@ class _Watch:
         self._taken = held.copy(), self.table.drops.copy()
         same = self._held & (self._drops == self.table.drops)
         whole = held if everything else held & ~same
-        ids = self._taken_ids = np.unique(np.concatenate([self._taken_ids, *self._touched]))
-        self._touched, self._size = [], 0
+        ids = self._taken_ids = np.union1d(self._taken_ids, self._changed.take())
         return np.flatnonzero(whole), ids[(held & ~whole)[buckets(ids)]]
-
-    def _changed(self, ids: Ids) -> None:
-        self._touched.append(ids.copy())
-        self._size += len(ids)
-        if self._size > _COMPACT:
-            self._touched = [np.unique(np.concatenate(self._touched))]
-            self._size = len(self._touched[0]) // 2  # so that it isn't done for each batch
 
 
 def _part(table: Table, whole: np.ndarray, ids: Ids) -> dict[str, Any]:

@@ -22,14 +22,19 @@ import torch
 
 from elastic_trainer.checkpoint.recovery import NOTHING, Identity
 from elastic_trainer.embeddings.backup import Backup, swap_entries
+from elastic_trainer.embeddings.changed_ids import ChangedIds
 from elastic_trainer.embeddings.exchange import Update
-from elastic_trainer.embeddings.hashing import BUCKETS
+from elastic_trainer.embeddings.hashing import BUCKETS, buckets
 from elastic_trainer.embeddings.owner_map import NOBODY, OwnerMap, assign
 from elastic_trainer.embeddings.split_table import SplitTable
-from elastic_trainer.embeddings.table_files import read_tables, write_tables
+from elastic_trainer.embeddings.table import Table
+from elastic_trainer.embeddings.table_files import Part, read_tables, write_tables
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.errors import StorageError
 from elastic_trainer.store.storage import Storage
+
+MOST_CHANGES = 8
+"""Saves of what changed that follow one with all rows."""
 
 
 class SplitTables:
@@ -78,6 +83,10 @@ class SplitTables:
         """By bucket, who had it in that state; NOBODY where a holder is gone."""
         self._files: dict[str, Any] = {}
         """The parts of the commit that was saved or restored last."""
+        self._changed: list[ChangedIds] = []
+        """What changed since the last save of this round; empty: there is none to be followed."""
+        self._base = NOTHING
+        """Identity of the save that has all rows."""
 
     # ---- a loop of one's own
 
@@ -140,6 +149,7 @@ class SplitTables:
         return NOBODY not in self._present
 
     def level(self, identity: Identity, version: int, storage: Storage) -> None:
+        self._save_all_next()  # buckets may come to be another's
         if identity == self._newest and NOBODY not in self._present:
             self._catch_up(identity)
             mine = {one for one, rank in enumerate(self._present) if rank == self._group.rank}
@@ -237,11 +247,35 @@ class SplitTables:
     # ---- commits
 
     def save(self, storage: Storage, identity: Identity) -> None:
+        """Write what changed since the last save, or all: at first, after each round, and once many
+        saves would have to be read."""
+        earlier = [*self._files.get("before", ()), self._files]
+        changed: list[torch.Tensor | None] = [None] * len(self._embeddings)
+        if self._changed and len(earlier) <= MOST_CHANGES:
+            changed = [torch.from_numpy(one.take()) for one in self._changed]
+        else:
+            earlier = []
+            self._save_all_next()  # until this one is whole
+            self._base = identity
         parts = {
-            one.name: (one.table.settings.describe(), one.table.step, one.table.entries())
-            for one in self._embeddings
+            one.name: _part(one.table, ids)
+            for one, ids in zip(self._embeddings, changed, strict=True)
         }
-        self._files = write_tables(storage, self._group, identity, parts)
+        base = self._base if earlier else None
+        try:
+            files = write_tables(storage, self._group, identity, parts, base)
+        except BaseException:
+            self._save_all_next()
+            raise
+        if not earlier:
+            self._changed = [ChangedIds(one.table) for one in self._embeddings]
+        before = [{key: one[key] for key in ("place", "files")} for one in earlier]
+        self._files = {**files, "before": before}
+
+    def _save_all_next(self) -> None:
+        for one in self._changed:
+            one.stop()
+        self._changed = []
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self._files)
@@ -259,8 +293,23 @@ class SplitTables:
         owners = OwnerMap.even(version, self._group.world)
         mine = set(owners.held_by(self._group.rank))
         expected = {one.name: one.table.settings.describe() for one in self._embeddings}
-        for steps, parts in read_tables(storage, self._files, expected):
+        for parts in read_tables(storage, self._files, expected):
             for one in self._embeddings:
-                one.table.put(parts[one.name].of_buckets(mine))
-                one.table.step = steps[one.name]
+                _read(one.table, parts[one.name], mine)
         self._set_owners(owners)
+
+
+def _part(table: Table, ids: torch.Tensor | None) -> Part:
+    entries = table.entries() if ids is None else table.entries_of(ids.numpy())
+    return Part(table.settings.describe(), table.step, entries, ids)
+
+
+def _read(table: Table, part: Part, mine: set[int]) -> None:
+    """Hold what a save has of these buckets."""
+    entries = part.entries.of_buckets(mine)
+    if part.ids is None:
+        table.put(entries)
+    else:
+        ids = part.ids.numpy()
+        table.replace(ids[np.isin(buckets(ids), list(mine))], entries)
+    table.step = part.step

@@ -1,8 +1,13 @@
-"""Tables in storage: each rank's buckets in a file of its own, which a commit names."""
+"""Tables in storage: each rank's buckets in a file of its own, which a commit names.
+
+All rows of them, or those that changed since the commit before: then it names the files of that
+one, too, and of all before it, back to one with all rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -20,13 +25,28 @@ KIND = "tables"
 Described = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Part:
+    """A rank's rows of a table."""
+
+    described: Described
+    step: int
+    entries: Entries
+    ids: torch.Tensor | None = None
+    """Of which these are all entries; None: they are all that the rank has."""
+
+
 def write_tables(
     storage: Storage,
     group: ProcessGroup,
     identity: Identity,
-    parts: Mapping[str, tuple[Described, int, Entries]],
+    parts: Mapping[str, Part],
+    base: Identity | None = None,
 ) -> dict[str, Any]:
     """Write them on all ranks; return what a commit has to say to find them again.
+
+    Args:
+        base: of the save with all rows that these are changes to; None: these are all.
 
     Raises:
         StorageError: on every rank, if any could not write its part.
@@ -43,8 +63,8 @@ def write_tables(
         raise UnavailableError(str(problem))
     name, record = f"{group.rank}.pt", None
     content = {
-        table: (dict(described), step, entries.tensors())
-        for table, (described, step, entries) in parts.items()
+        table: (dict(part.described), part.step, part.entries.tensors(), part.ids)
+        for table, part in parts.items()
     }
     try:
         record = storage.write_file(
@@ -60,7 +80,7 @@ def write_tables(
         raise UnavailableError(problems[0])
     if group.rank == 0:
         try:
-            place = attachments.publish(place, identity)
+            place = attachments.publish(place, identity, base)
         except StorageError as error:
             problem = str(error)
     place, problem = group.from_rank(0, (place, problem))
@@ -72,24 +92,26 @@ def write_tables(
 
 def read_tables(
     storage: Storage, files: Mapping[str, Any], expected: Mapping[str, Described]
-) -> Iterator[tuple[dict[str, int], dict[str, Entries]]]:
-    """Yield each file's tables: their steps and their entries, by name.
+) -> Iterator[dict[str, Part]]:
+    """Yield each file's tables by name, those of the save with all rows first.
 
     Raises:
         StorageError: a file can't be read, is damaged, or is of other tables.
     """
     attachments = Attachments(storage, KIND)
-    for name, (size, digest) in files["files"].items():
-        content: Any = attachments.load(f"{files['place']}/{name}", FileRecord(size, digest))
-        found = torch.load(content, map_location="cpu", weights_only=True)
-        described = {table: one for table, (one, _, _) in found.items()}
-        if described != dict(expected):
-            raise StorageError(
-                f"{storage.location}/{files['place']} holds other tables: expected "
-                f"{list(expected.values())}, found {list(described.values())}; restore the script "
-                "that wrote them, or start in a new folder"
-            )
-        yield (
-            {table: step for table, (_, step, _) in found.items()},
-            {table: Entries(*tensors) for table, (_, _, tensors) in found.items()},
-        )
+    for save in (*files.get("before", ()), files):
+        for name, (size, digest) in save["files"].items():
+            content: Any = attachments.load(f"{save['place']}/{name}", FileRecord(size, digest))
+            found = torch.load(content, map_location="cpu", weights_only=True)
+            parts = {
+                table: Part(described, step, Entries(*tensors), *ids)
+                for table, (described, step, tensors, *ids) in found.items()
+            }
+            described = {table: part.described for table, part in parts.items()}
+            if described != dict(expected):
+                raise StorageError(
+                    f"{storage.location}/{save['place']} holds other tables: expected "
+                    f"{list(expected.values())}, found {list(described.values())}; restore the "
+                    "script that wrote them, or start in a new folder"
+                )
+            yield parts

@@ -7,7 +7,7 @@ nothing twice, whichever servers its parts have been sent to, and how often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from elastic_trainer.embeddings.changed_ids import ChangedIds
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.table import Table
 from elastic_trainer.parameter_server.clocks import Clocks
@@ -59,28 +60,17 @@ class Changes:
 
     def __init__(self, of: Buckets) -> None:
         self.buckets = of
-        self._watched: list[tuple[Table, Callable[[Ids], None]]] = []
-        self._touched: dict[str, list[Ids]] = {}
+        self._changed: dict[str, ChangedIds] = {}
 
     def watch(self, table: Table) -> None:
-        touched = self._touched[table.settings.name] = []
-
-        def watcher(ids: Ids) -> None:
-            touched.append(ids.copy())
-
-        table.watchers.append(watcher)
-        self._watched.append((table, watcher))
+        self._changed[table.settings.name] = ChangedIds(table)
 
     def stop(self) -> None:
-        for table, watcher in self._watched:
-            table.watchers.remove(watcher)
+        for one in self._changed.values():
+            one.stop()
 
     def take(self, table: str) -> Ids:
-        touched = self._touched[table]
-        if not touched:
-            return np.empty(0, dtype=np.int64)
-        ids = np.unique(np.concatenate(touched))
-        touched.clear()
+        ids = self._changed[table].take()
         return ids[np.isin(buckets(ids), self.buckets)]
 
 

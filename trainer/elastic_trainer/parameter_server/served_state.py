@@ -12,7 +12,7 @@ this step: then all go back to the newest commit, whose rows the servers wrote a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from elastic_trainer.parameter_server.client import ServedTables
 
 KIND = "served"
+MOST_CHANGES = 8
+"""Saves of what changed that follow one with all rows."""
 
 
 class ServedState:
@@ -50,6 +52,8 @@ class ServedState:
         """A step of which this rank knows all, and that it has not applied."""
         self._newest, self._whole = NOTHING, False
         self._files: dict[str, Any] = {}
+        self._base = NOTHING
+        """Identity of the save with all rows that the last one of this round goes back to."""
 
     # ---- a step
 
@@ -102,6 +106,7 @@ class ServedState:
         return self._whole
 
     def level(self, identity: Identity, version: int, storage: Storage) -> None:
+        self._base = NOTHING  # who saves next may know nothing of the last one
         if identity == self._newest and self._whole:
             if self._pending is not None and self._pending[0] == identity:
                 self.apply()
@@ -123,9 +128,13 @@ class ServedState:
             attachments, place = Attachments(storage, KIND), None
             try:
                 place = attachments.begin(identity)
-                saved = self._tables.write(os.path.join(_folder(storage), place))
-                files = {**saved, "place": attachments.publish(place, identity)}
+                after = self._files if self._follows() else None
+                base = self._base if after is not None else None
+                saved = self._tables.write(os.path.join(_folder(storage), place), after)
+                files = {**saved, "place": attachments.publish(place, identity, base)}
+                self._base = identity if base is None else base
             except (StorageError, ServerError) as error:
+                self._base = NOTHING
                 problem = str(error)
                 if place is not None:
                     storage.abandon(place)
@@ -133,6 +142,10 @@ class ServedState:
         if problem is not None:
             raise UnavailableError(problem)
         self._files = files
+
+    def _follows(self) -> bool:
+        """Tell whether what changed since the last save is enough."""
+        return self._base != NOTHING and len(self._files.get("before", ())) < MOST_CHANGES
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self._files)
@@ -148,14 +161,25 @@ class ServedState:
                 if storage is None:
                     self._tables.clear()
                 else:
-                    place = os.path.join(_folder(storage), self._files["place"])
-                    self._tables.load({**self._files, "place": place})
+                    folder = _folder(storage)
+                    self._tables.load(
+                        {
+                            **_within(folder, self._files),
+                            "before": [
+                                _within(folder, one) for one in self._files.get("before", ())
+                            ],
+                        }
+                    )
             except (StorageError, ServerError) as error:
                 problem = str(error)
         problem = self._group.from_rank(0, problem)
         if problem is not None:
             raise StorageError(problem)
         self._tables.begin_anew()
+
+
+def _within(folder: str, saved: Mapping[str, Any]) -> dict[str, Any]:
+    return {**saved, "place": os.path.join(folder, saved["place"])}
 
 
 def _folder(storage: Storage) -> str:

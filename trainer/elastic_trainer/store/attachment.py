@@ -1,8 +1,10 @@
 """Attachments: files that a commit names, but that are too large, or too many's, to be in it.
 
     tables-<run>-<step>/0.pt, 1.pt, …
+    tables-<run>-<step>-from-<run>-<step>/…    with what changed alone, since that base
 
-They are whole before the commit that names them is begun, and stay until no commit can.
+They are whole before the commit that names them is begun, and stay until no commit can, nor one of
+their base's.
 """
 
 from __future__ import annotations
@@ -34,19 +36,26 @@ class Attachments:
 
     def __init__(self, storage: Storage, kind: str) -> None:
         self._storage, self._kind = storage, kind
-        self._pattern = re.compile(rf"{kind}-(\d+)-(\d+)(?:-.*)?")
+        self._pattern = pattern_of(kind)
 
     def begin(self, identity: tuple[int, int]) -> str:
         """Return a place for the files of this run and step. Raises StorageError."""
         return self._storage.begin_beside(self._name(identity))
 
-    def publish(self, written: str, identity: tuple[int, int]) -> str:
+    def publish(
+        self, written: str, identity: tuple[int, int], base: tuple[int, int] | None = None
+    ) -> str:
         """Return the name under which they stay; remove those that nothing can name any more.
+
+        Args:
+            base: the run and step of those that these need to be whole, with all of that base in
+                between; None: none.
 
         Raises:
             StorageError: another process has claimed the storage, or it can't be written.
         """
-        place = self._storage.publish_beside(written, self._name(identity))
+        name = self._name(identity) + ("" if base is None else f"-from-{base[0]}-{base[1]}")
+        place = self._storage.publish_beside(written, name)
         try:
             names = self._storage.names("")
             for name in self._superfluous(names):
@@ -76,11 +85,25 @@ class Attachments:
         return superfluous(names, self._pattern, self._storage.keep + IN_MEMORY)
 
 
+def pattern_of(kind: str) -> re.Pattern[str]:
+    """Return what matches names: run, step, and those of the base where there is one."""
+    return re.compile(rf"{kind}-(\d+)-(\d+)(?:-from-(\d+)-(\d+))?(?:-.*)?")
+
+
 def superfluous(names: Sequence[str], pattern: re.Pattern[str], newest: int) -> list[str]:
-    """Return the attachments that may go: older than the `newest` ones, and of no step that a
-    commit in the folder is of. Pure."""
+    """Return the attachments that may go: older than the `newest` ones, of no step that a commit in
+    the folder is of, and of the base of none of these. Pure."""
     steps = {int(match[1]) for name in names if (match := STEP.fullmatch(name))}
     found = sorted(
-        (int(match[1]), int(match[2]), name) for name in names if (match := pattern.fullmatch(name))
+        ((int(match[1]), int(match[2])), _base(match), name)
+        for name in names
+        if (match := pattern.fullmatch(name))
     )
-    return [name for _, step, name in found[:-newest] if step not in steps]
+    needed = {base for _, base, _ in found[-newest:]}
+    needed |= {base for (_, step), base, _ in found if step in steps}
+    return [name for _, base, name in found if base not in needed]
+
+
+def _base(match: re.Match[str]) -> tuple[int, int]:
+    run, step = (match[3], match[4]) if match[3] else (match[1], match[2])
+    return int(run), int(step)
