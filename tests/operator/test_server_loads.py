@@ -47,7 +47,7 @@ def test_loads_are_read_and_nonsense_is_left_out() -> None:
     _, job = served()
     found = read(answer(slow=["a-ps-1:23456", "a-ps-0:23456", "b-ps-1:23456", 3]), job)
     uses = {f"a-ps-{index}": PodUse(Cpu(1500), Bytes(900 << 20)) for index in range(2)}
-    slow = frozenset({"a-ps-1"})
+    slow = frozenset({"a-ps-0", "a-ps-1"})
     assert found == ServersReport((1.5, 1.5), (900 << 20,) * 2, 7.0, slow, uses)
     told = read(answer(bytes=5 << 30), job)
     assert told is not None and told.tables == Bytes.gib(5)

@@ -25,7 +25,7 @@ class ServersReport:
     steps_per_second: float
     """Of all workers."""
     slow: frozenset[str]
-    """Names of pods whose servers take far longer for a row than the others, but for the first."""
+    """Names of pods whose servers take far longer for a row than the others."""
     uses: Mapping[str, PodUse] = field(default_factory=dict)
     """What servers use, by their pods' names."""
     tables: Bytes | None = None
@@ -79,7 +79,7 @@ def read(body: bytes, job: PyTorchJob) -> ServersReport | None:
         tuple(cpus for _, cpus, _ in told),
         tuple(memory for _, _, memory in told),
         steps,
-        frozenset(hosts.intersection(names[1:])),
+        frozenset(hosts.intersection(names)),
         {
             host: PodUse(Cpu.cores(cpus), Bytes(memory).whole_mebibytes())
             for host, cpus, memory in told

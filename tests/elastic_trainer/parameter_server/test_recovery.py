@@ -191,6 +191,17 @@ def test_lost_server_is_followed_by_the_one_that_copied_its_rows(
     assert len(lost) <= 2 and min(lost) >= 0 and 0 in lost, lost
 
 
+def test_first_server_gives_its_rows_away_before_it_ends(start: Callable[..., Servers]) -> None:
+    servers = start()
+    worker = Worker(servers)
+    servers.start()
+    worker.train_until(2)
+    assert servers.end(servers.first, signal.SIGTERM) == 0
+    servers.start(servers.first)
+    worker.train_until(2)
+    worker.check()
+
+
 def test_server_whose_rows_another_holds_by_now_ends(
     start: Callable[..., Servers],
 ) -> None:

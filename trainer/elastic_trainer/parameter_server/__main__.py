@@ -53,7 +53,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m elastic_trainer.parameter_server",
         description="Serves embedding tables to asynchronous workers (ServedTables).",
-        epilog="SIGTERM: a server that joined gives its rows to the others first, then ends.",
+        epilog="SIGTERM: a server gives its rows to the others first, then ends.",
     )
     place = place_in_job(os.environ)
     parser.add_argument("--host", default=place.host, help="address to serve (%(default)s)")

@@ -217,6 +217,14 @@ class Director:
             self._relieved = lives
         return move
 
+    def may_end(self, life: str) -> bool:
+        """Tell whether the first server, of this life, may end: it has given all away, or nobody
+        stays whom it could give to."""
+        present = self._present(time.monotonic())
+        others = [one for one in present if one.life != life]
+        mine = [one for one in present if one.life == life]
+        return all(one.leaving for one in others) or all(map(is_released, mine))
+
     def gazed(self, job: str) -> dict[str, Any]:
         """Return what all servers and workers say, as `gazer.status` has it."""
         present = self._present(time.monotonic())

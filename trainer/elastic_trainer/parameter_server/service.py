@@ -56,6 +56,8 @@ T = TypeVar("T")
 log = logging.getLogger("elastic_trainer.parameter_server")
 
 REPORT_SECONDS = 0.2
+ALL_LEAVE_SECONDS = 2.0
+"""How long the first server that is to leave waits to hear whether others are, too: a job's end."""
 LOAD_SECONDS = 2.0
 """How often the first server is told of another one's load."""
 WAIT_SECONDS = 0.5
@@ -99,7 +101,7 @@ class Service(ParameterServerServicer):
     ) -> None:
         self.holder = Holder()
         self.life = uuid.uuid4().hex[:16]
-        self.leaving = False
+        self.leaving, self._left = False, 0.0
         self._address = address
         self._epoch = ""
         self._giving_to = ""
@@ -127,6 +129,7 @@ class Service(ParameterServerServicer):
             None if first else Director(self._begin, self._order, self._have_adopted, file)
         )
         self.ended = asyncio.Event()
+        self._leaves_after = 0.0 if first else ALL_LEAVE_SECONDS
         self._meter = Meter(time.monotonic(), usage())
         self._load: ServerLoad | None = None
         self._load_told = 0.0
@@ -494,7 +497,7 @@ class Service(ParameterServerServicer):
             self.holder.frozen,
             giving=giving,
             giving_to=self._giving_to if giving else "",
-            leaving=self.leaving,
+            leaving=self.leaving and time.monotonic() >= self._left + self._leaves_after,
             epoch=self._epoch,
             copies=self._kept(),
             load=self._load,
@@ -528,6 +531,8 @@ class Service(ParameterServerServicer):
             self._report_self()
             await self._heed(self._owners)
             director.tick()
+            if self.leaving and director.may_end(self.life):
+                self.ended.set()
             self.holder.forget_silent(time.monotonic())
             await asyncio.sleep(TICK_SECONDS)
 
@@ -593,10 +598,10 @@ class Service(ParameterServerServicer):
         return Page(self._job, self._token, self._metrics, status)
 
     def leave(self) -> None:
-        """Give everything away, then end. The first server ends at once."""
-        self.leaving = True
-        if self._director is not None:
-            self.ended.set()
+        """Give everything away, then end. The first server ends at once where no other one stays,
+        which it finds out first."""
+        if not self.leaving:
+            self.leaving, self._left = True, time.monotonic()
 
     async def run(self, host: str, port: int, metrics_port: int | None = None) -> None:
         """Serve until the end.
