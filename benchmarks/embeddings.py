@@ -236,21 +236,23 @@ async def measure_move(rows: int, width: int) -> None:
     table = source.holder.add_table(write_settings(TableSettings("table", width, Adagrad(lr=RATE))))
     fill(table, np.arange(rows, dtype=np.int64))
     source.holder.held[:] = True
-    waits, frozen, asked = [0.0], [0.0], True
+    waits, frozen, work, asked = [0.0], [0.0], [0.0], True
 
     async def ask() -> None:
         """As requests that come all the time; count what they wait, and how long others are put
         off."""
-        since = 0.0
+        since, worked = 0.0, 0.0
         while asked:
-            began = time.perf_counter()
+            began, used = time.perf_counter(), time.process_time()
             await asyncio.sleep(0)
             ended = time.perf_counter()
             waits.append(ended - began)
             if source.holder.frozen.any():
-                since = since or began
+                if not since:
+                    since, worked = began, used
             elif since:
                 frozen.append(ended - since)
+                work.append(time.process_time() - worked)
                 since = 0.0
 
     asking = asyncio.get_running_loop().create_task(ask())
@@ -288,8 +290,9 @@ async def measure_move(rows: int, width: int) -> None:
     await pushing
     print(
         f"a server gives {len(given)} buckets with {len(target.holder.tables['table']):,} rows to "
-        f"another: {whole:.2f} s in all, frozen for {1e3 * max(frozen):.0f} ms, longest wait of a "
-        f"request {1e3 * max(waits):.0f} ms; {target_stub.rows:,} rows sent (fewest {fewest:,}) "
+        f"another: {whole:.2f} s in all, frozen for {1e3 * max(frozen):.0f} ms "
+        f"({1e3 * max(work):.0f} ms of CPU time), longest wait of a request "
+        f"{1e3 * max(waits):.0f} ms; {target_stub.rows:,} rows sent (fewest {fewest:,}) "
         f"during {during} pushes",
         flush=True,
     )
