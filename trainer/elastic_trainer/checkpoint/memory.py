@@ -23,7 +23,6 @@ from elastic_trainer.store.memory_folder import SHORT_SECONDS, remove_abandoned
 from elastic_trainer.store.origin import Origin, read_origin, write_origin
 from elastic_trainer.store.slot import (
     MEMORY_VARIABLE,
-    TURNS,
     Label,
     Slot,
     SlotError,
@@ -88,7 +87,8 @@ class Memory:
         )
 
     def prepare(self, blob: Blob) -> None:
-        """Make room for states of this size, in the background where there is enough.
+        """Make room for states of this size, in the background where there is enough: for two, or,
+        of a replicated state, for one, see `_await_storage`.
 
         Raises:
             SlotError: there isn't; says how much is needed and how to get it.
@@ -101,7 +101,7 @@ class Memory:
         except SlotError:
             shared = self._slots.folder.parent
             remove_abandoned(shared, time.monotonic(), SHORT_SECONDS)
-            self._slots.check(size)
+            self._choose_turns(size)
         self._prepared = size
         self._wait()
         self._prefault = threading.Thread(target=self._make_room, args=(size,), daemon=True)
@@ -110,11 +110,13 @@ class Memory:
     def save(self, label: Label, blob: Blob) -> Slot:
         """Blocks for the copying. Raises SlotError as Slots.write."""
         self._wait()
+        self._await_storage()
         return self._slots.write(label, blob)
 
     def begin(self, label: Label, blob: Blob, steady: Collection[int]) -> Snapshot:
         """Save while training goes on, see Snapshot. Raises SlotError as Slots.write."""
         self._wait()
+        self._await_storage()
         return Snapshot(self._slots, label, blob, steady, self._copier)
 
     def tell(self, slot: Slot, step: int, **storage: Any) -> None:
@@ -220,10 +222,38 @@ class Memory:
     def _fits(self, label: Label, group: ProcessGroup) -> bool:
         return label.sharded and (label.rank, label.world) == (group.rank, group.world)
 
+    def _choose_turns(self, size: int) -> None:
+        """Raises SlotError where there is no room at all."""
+        try:
+            self._slots.check(size)
+        except SlotError as problem:
+            if self._every_rank:  # all ranks' parts of a state are to be there
+                raise
+            try:
+                self._slots.check(size, turns=1)
+            except SlotError:
+                raise problem from None
+            self._slots.turns = 1
+            log.warning(
+                "%s. Until then one slot is used: each save waits until the one before is in "
+                "storage, and where a node's processes are killed in the midst of a save, its "
+                "memory holds nothing for the next ones",
+                problem,
+            )
+
+    def _await_storage(self) -> None:
+        """Of one slot, what it holds is lost as the next save begins: wait until storage has it.
+
+        Raises:
+            SlotError: it isn't brought there.
+        """
+        if self._slots.turns == 1 and (error := self._link.settle(storage=True)):
+            raise SlotError(f"the one slot is kept, as what it holds is not in storage: {error}")
+
     def _make_room(self, size: int) -> None:
         try:
             self._slots.prepare(size)
-            for slot in self._slots.slots[:TURNS]:
+            for slot in self._slots.slots[: self._slots.turns]:
                 self._copier.pin(str(slot.path), slot.memory)
         except SlotError as error:
             log.warning("%s", error)  # the first save tries again

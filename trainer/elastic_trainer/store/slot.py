@@ -299,21 +299,23 @@ class Slots:
     def __init__(self, folder: Path, local_rank: int, kind: str = "rank") -> None:
         self.folder = folder
         self.slots = [Slot(folder / f"{kind}-{local_rank}-{number}") for number in range(SLOTS)]
+        self.turns = TURNS
+        """Slots in turn. Of one, what it holds is lost as the next write begins."""
         self.spared: frozenset[Slot] = frozenset()
         """Slots that nothing is written to: they hold what may be needed until a newer state is as
         safe."""
 
-    def check(self, size: int) -> None:
-        """Raises SlotError where there is no room for two payloads of `size` bytes; says what there
-        is and what is needed."""
+    def check(self, size: int, turns: int = TURNS) -> None:
+        """Raises SlotError where there is no room for so many payloads of `size` bytes; says what
+        there is and what is needed."""
         files = os.statvfs(self.folder)
-        there = sum(_size(slot.path) for slot in self.slots[:TURNS])
+        there = sum(_size(slot.path) for slot in self.slots[:turns])
         free = files.f_bavail * files.f_frsize
-        wanted = 2 * (PAYLOAD + size)
+        wanted = turns * (PAYLOAD + size)
         if wanted > free + there:
             raise SlotError(
                 f"the shared memory at {self.folder.parent} has {free + there} bytes for this "
-                f"rank's checkpoints: expected {wanted}, twice the state; {MORE}"
+                f"rank's checkpoints: expected {wanted}, {turns} times the state; {MORE}"
             )
 
     def check_for(self, sizes: Sequence[int]) -> None:
@@ -331,8 +333,8 @@ class Slots:
             )
 
     def prepare(self, size: int) -> None:
-        """Make room for two payloads of `size` bytes: writes then only copy. Raises SlotError."""
-        for slot in self.slots[:TURNS]:
+        """Make room for payloads of `size` bytes: writes then only copy. Raises SlotError."""
+        for slot in self.slots[: self.turns]:
             slot.prepare(size)
 
     def write(self, label: Label, blob: Blob) -> Slot:
@@ -366,7 +368,9 @@ class Slots:
             return (ages[slot] == newest != _EMPTY, unmade, ages[slot])
 
         refused = SlotError(f"all slots at {self.folder} are in use")
-        left = (slot for slot in self.slots if slot is not sealed and slot not in self.spared)
+        left = [slot for slot in self.slots if slot is not sealed and slot not in self.spared]
+        if self.turns == 1:
+            left = self.slots[:1]
         for slot in sorted(left, key=order):
             with slot.locked(exclusive=True) as ours:
                 if ours and slot not in self.spared:  # which the lock's last holder may have said

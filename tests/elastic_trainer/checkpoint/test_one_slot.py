@@ -1,0 +1,92 @@
+"""Shared memory that a state fits into once: one slot, which waits for storage."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from elastic_trainer.checkpoint.memory import Memory
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.store.blob import Blob, lay_out
+from elastic_trainer.store.slot import PAYLOAD, Label, SlotError, payload_size
+
+
+class Agent(WorkerLink):
+    """One that verifies at once, and stores when it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.asked: list[bool] = []
+        self.error = ""
+
+    def settle(self, *, storage: bool) -> str:
+        self.asked.append(storage)
+        return self.error
+
+
+def state(step: int) -> tuple[Label, Blob]:
+    blob = lay_out({"a": torch.full((5000,), float(step))})
+    return Label("t", 1, step, 0, 1, False, len(blob.skeleton), blob.size), blob
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what sets how many payloads fit into shared memory that nothing is in yet."""
+
+    def set_to(payloads: float, folder: Path) -> None:
+        most = int(payloads * (PAYLOAD + payload_size(state(1)[1])))
+
+        def statvfs(_: object) -> SimpleNamespace:
+            held = sum(path.stat().st_size for path in folder.iterdir())
+            return SimpleNamespace(f_bavail=max(0, most - held), f_frsize=1)
+
+        monkeypatch.setattr(os, "statvfs", statvfs)
+
+    return set_to
+
+
+def test_a_state_that_fits_once_is_kept_in_one_slot_once_storage_has_the_one_before(
+    tmp_path: Path, room: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    room(1.5, tmp_path)
+    agent = Agent()
+    memory = Memory(tmp_path, agent)
+    with caplog.at_level(logging.WARNING):
+        memory.prepare(state(1)[1])
+    assert "one slot is used" in caplog.text and "volcano-elastic.io/shared-memory" in caplog.text
+    for step in (1, 2, 3):
+        slot = memory.save(*state(step))
+        assert slot.verify() is not None
+        assert [found.step for found in memory._slots.sealed().values()] == [step]
+    assert agent.asked == [True] * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-0-0"]
+
+    agent.error = "the volume is full"
+    with pytest.raises(SlotError, match="not in storage: the volume is full"):
+        memory.save(*state(4))
+    assert [found.step for found in memory._slots.sealed().values()] == [3]
+
+
+def test_two_fit_where_there_is_room_and_nothing_where_there_is_none(
+    tmp_path: Path, room: Any
+) -> None:
+    room(2.0, tmp_path)
+    agent = Agent()
+    memory = Memory(tmp_path, agent)
+    memory.prepare(state(1)[1])
+    memory.save(*state(1))
+    assert memory._slots.turns == 2 and not agent.asked
+
+    (none := tmp_path / "none").mkdir()
+    room(0.9, none)
+    with pytest.raises(SlotError, match="2 times the state"):
+        Memory(none, agent).prepare(state(1)[1])
+
+    room(1.5, none)  # of a sharded state all ranks' parts are to be there
+    with pytest.raises(SlotError, match="2 times the state"):
+        Memory(none, agent, every_rank=True).prepare(state(1)[1])
