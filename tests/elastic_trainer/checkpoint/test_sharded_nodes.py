@@ -1,0 +1,96 @@
+"""A sharded model's nodes are lost with their memory, join and leave, under real agents: storage,
+which takes nothing here, is neither asked nor waited for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from elastic_trainer.store.memory_folder import SHARED_MEMORY, folder_name
+
+from tests.elastic_trainer.torchrun_job import Job
+
+pytestmark = pytest.mark.process
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import TensorDataset
+from elastic_trainer import Checkpointer, ElasticDataset
+from elastic_trainer.checkpoint import sharded
+
+sharded.Shards._store = lambda *_: False
+sharded.Shards.write = None  # whoever waited for storage would fail
+folder = Path(sys.argv[1])
+torch.set_num_threads(1)
+torch.manual_seed(1)
+dist.init_process_group("gloo")
+values = torch.linspace(-1, 1, 96 * 6).reshape(96, 6)
+model = torch.nn.Sequential(torch.nn.Linear(6, 13), torch.nn.Tanh(), torch.nn.Linear(13, 1))
+fully_shard(model[0])
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+data = ElasticDataset(
+    TensorDataset(values, values.sum(1, keepdim=True)), global_batch=24, epochs=10**6
+)
+checkpointer = Checkpointer(
+    folder / "commits", model=model, optimizer=optimizer, data=data, every=1
+)
+log = open(folder / f"steps-{checkpointer.link.round}-{dist.get_rank()}", "a", buffering=1)
+log.write(f"{data.steps}\\n")
+for inputs, wanted in data:
+    with data.micro_batch(model):
+        (data.weight * torch.nn.functional.mse_loss(model(inputs), wanted)).backward()
+    if data.last:
+        optimizer.step()
+        optimizer.zero_grad()
+        log.write(f"{data.steps + 1}\\n")
+        checkpointer.step()
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path, SCRIPT)
+    yield job
+    job.close()
+
+
+def test_nodes_that_are_lost_join_and_leave_cost_no_step_but_of_the_lost_one(job: Job) -> None:
+    job.start(0, 1, 2)
+    three = job.stepping(3)
+    os.killpg(job.agents[2].pid, signal.SIGKILL)
+    job.agents[2].wait()
+    for path in SHARED_MEMORY.glob(f"{folder_name(job.name, f'{socket.gethostname()}/2')}-*"):
+        shutil.rmtree(path)
+    two = job.stepping(2, after_round=three["round"])
+    job.start(2)
+    joined = job.stepping(3, after_round=two["round"])
+    job.agents[1].send_signal(signal.SIGTERM)
+    assert job.wait(1) == 0, job.logs()
+    left = job.stepping(2, after_round=joined["round"])
+
+    rounds = [steps_of(job, told["round"]) for told in (three, two, joined, left)]
+    begins = [steps[0] for steps in rounds]
+    ends = [steps[-1] for steps in rounds]
+    assert begins[0] == 0 and 0 < begins[1] <= ends[0]
+    assert begins[2:] == ends[1:3]
+
+
+def steps_of(job: Job, number: int) -> list[int]:
+    """Return the steps of a round: first that which it began with, the same on all ranks."""
+    found = [
+        [int(line) for line in path.read_text().split()]
+        for path in job.folder.glob(f"steps-{number}-*")
+    ]
+    assert len({steps[0] for steps in found}) == 1, job.logs()
+    return max(found, key=len)
