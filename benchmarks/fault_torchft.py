@@ -92,7 +92,7 @@ while True:
 """
 
 
-_LIGHTHOUSE = "from torchft._torchft import lighthouse_main; lighthouse_main()"
+LIGHTHOUSE = "from torchft._torchft import lighthouse_main; lighthouse_main()"
 
 
 class TorchftBox(Box):
@@ -110,14 +110,14 @@ class TorchftBox(Box):
     def _start_lighthouse(self) -> subprocess.Popen[bytes]:
         # It reads the process' own arguments, and takes those after a file's name alone.
         program = self.folder / "lighthouse.py"
-        program.write_text(_LIGHTHOUSE)
+        program.write_text(LIGHTHOUSE)
         command = [sys.executable, str(program), f"--min_replicas={self._majority}"]
         command += [f"--bind={self._address}", "--join_timeout_ms=1000"]
         return self._run(command, self.environment(0), "lighthouse")
 
     def environment(self, node: int) -> dict[str, str]:
         lighthouse = f"http://{self._address}"
-        own = {"PYTHONPATH": str(FOLDER), "TORCHFT_LIGHTHOUSE": lighthouse, "RUST_LOG": "warn"}
+        own = {"PYTHONPATH": str(FOLDER), "TORCHFTLIGHTHOUSE": lighthouse, "RUST_LOG": "warn"}
         own["MAJORITY"] = str(self._majority)
         return {**super().environment(node), **own}
 

@@ -16,8 +16,10 @@ which c10d gets one, as it takes a minute where a node is lost.
 `next step`: from the event to the first step in a world that knows of it; for a leave or a join,
 which nobody is surprised by, from the last step of the old world. `whole`: from the event to the
 first step with all nodes. `lost`: steps done again. `step`: the median time of a step before the
-event, which is part of both figures. --megabytes has the state that large, by an embedding of which
-a step uses little, but whose gradients go over the network all the same.
+event, which is part of both figures. `torchft`, where build/torchft has it (see
+benchmarks.fault_torchft), begins a rank anew as something like torchrun would; its lighthouse is on
+no node, so none of these events takes it away. --megabytes has the state that large, by an
+embedding of which a step uses little, but whose gradients go over the network all the same.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.endpoint import free_endpoint
+from benchmarks.trainer_scripts import C10D, SCRIPTS, SYSTEMS, TORCHFT
+from benchmarks.trainer_torchft import FOLDER, NODE, start_lighthouse
 
 NODES = 3
 START_SECONDS = 120.0
@@ -50,110 +54,10 @@ C10D_LIMIT_SECONDS = 240.0
 SECONDS_A_MEGABYTE = 0.3
 """More for a large state, of which a step alone may take seconds."""
 SETTLE_SECONDS = 1.0
-LOOP, CHECKPOINTER, C10D = SYSTEMS = ("loop", "checkpointer", "c10d")
 LAST_NODE = ("node killed", "node silent")
 FIRST_NODE = ("worker 0's node killed", "worker 0's node silent")
 EVENTS = ("worker killed", *LAST_NODE, *FIRST_NODE, "leave", "join")
 _ANNOUNCED = ("leave", "join")
-
-_MODEL = """
-import os, sys, time
-from pathlib import Path
-import torch
-from torch import nn
-from torch.nn.functional import mse_loss
-from torch.utils.data import TensorDataset
-
-folder = Path(sys.argv[1])
-torch.set_num_threads(1)
-torch.manual_seed(0)
-inputs = torch.randn(4096, 32)
-data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
-
-class Net(nn.Module):
-    def __init__(self, megabytes):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 1))
-        # Each number of it has two of Adam's.
-        self.ballast = nn.ParameterList(
-            nn.Parameter(torch.zeros(1 << 20)) for _ in range(megabytes // 12)
-        )
-
-    def forward(self, inputs):
-        return self.layers(inputs) + sum(one[0] for one in self.ballast)
-
-net = Net(int(sys.argv[2]))
-optimizer = torch.optim.Adam(net.parameters())
-log = open(folder / f"steps-{os.getpid()}", "a", buffering=1)
-
-def note(step, rank, world, round):
-    log.write(f"{time.time()} {step} {rank} {world} {round}\\n")
-    time.sleep(0.01)
-"""
-
-_SCRIPTS = {
-    LOOP: _MODEL
-    + """
-from elastic_trainer import ElasticDataset, ElasticLoop
-
-data = ElasticDataset(data, batch_size=16, epochs=10**6)
-loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=100)
-for x, y in loop:
-    with loop.step():
-        (loop.weight * mse_loss(loop.model(x), y)).backward()
-    note(loop.steps, loop.rank, loop.world, loop.link.round)
-""",
-    CHECKPOINTER: _MODEL
-    + """
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from elastic_trainer import Checkpointer, ElasticDataset
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(net)
-data = ElasticDataset(data, batch_size=16, epochs=10**6)
-with Checkpointer(
-    folder / "commits", model=model, optimizer=optimizer, data=data, every=100
-) as checkpointer:
-    for x, y in data:
-        optimizer.zero_grad()
-        (data.weight * mse_loss(model(x), y)).backward()
-        optimizer.step()
-        checkpointer.step()
-        note(data.steps, dist.get_rank(), dist.get_world_size(), 0)
-""",
-    C10D: _MODEL
-    + """
-from datetime import timedelta
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
-
-dist.init_process_group("gloo", timeout=timedelta(seconds=30))
-saved = folder / "state.pt"
-step = 0
-if saved.exists():
-    state = torch.load(saved)
-    net.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    step = state["step"]
-model = DistributedDataParallel(net)
-sampler = DistributedSampler(data)
-loader = DataLoader(data, batch_size=16, sampler=sampler)
-for epoch in range(10**6):
-    sampler.set_epoch(epoch)
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        step += 1
-        if dist.get_rank() == 0 and step % 100 == 0:
-            state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-            torch.save(state, folder / "state.new")
-            os.replace(folder / "state.new", saved)
-        note(step, dist.get_rank(), dist.get_world_size(), 0)
-""",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +105,10 @@ class Job:
         self.megabytes = megabytes
         self.folder = folder
         self.script = folder / "train.py"
-        self.script.write_text(_SCRIPTS[system])
+        self.script.write_text(SCRIPTS[system])
         self.port = free_endpoint()
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
+        self._beside = [start_lighthouse(folder, self.port)] if system == TORCHFT else []
         for node in range(nodes):
             self.start(node)
 
@@ -218,13 +123,18 @@ class Job:
             "OMP_NUM_THREADS": "1",
             **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if self.system == C10D else {}),
         }
+        script = [str(self.script), str(self.folder), str(self.megabytes)]
         command = [
             *(sys.executable, "-m", "torch.distributed.run"),
             *("--nnodes", f"1:{NODES}", "--nproc-per-node", "1", "--max-restarts", "100"),
             *("--rdzv-backend", backend, "--rdzv-id", "benchmark"),
             *("--rdzv-endpoint", f"127.0.0.1:{self.port}"),
-            *(str(self.script), str(self.folder), str(self.megabytes)),
+            *script,
         ]
+        if self.system == TORCHFT:
+            environment["PYTHONPATH"] = str(FOLDER)
+            environment["TORCHFT_LIGHTHOUSE"] = f"http://127.0.0.1:{self.port}"
+            command = [sys.executable, "-c", NODE, *script]
         with open(self.folder / f"agent-{node}.log", "ab") as log:
             self.agents[node] = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=log, start_new_session=True
@@ -266,6 +176,9 @@ class Job:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self.agents[node].wait()
+        for process in self._beside:
+            process.kill()
+            process.wait()
 
 
 def once(job: Job, event: str, number: int) -> Try:
@@ -415,7 +328,8 @@ def main() -> int:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # agents end too
     found = []
-    systems, events = given.system or SYSTEMS, given.event or EVENTS
+    there = [one for one in SYSTEMS if one != TORCHFT or (FOLDER / "torchft").is_dir()]
+    systems, events = given.system or there, given.event or EVENTS
     for row in rows(systems, events, given.tries, given.c10d_tries, given.megabytes):
         found.append(row)
         print(f"{row.event}, {row.system}: {_text(row.next_step_seconds)} s", file=sys.stderr)
