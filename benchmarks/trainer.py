@@ -18,8 +18,15 @@ which nobody is surprised by, from the last step of the old world. `whole`: from
 first step with all nodes. `lost`: steps done again. `step`: the median time of a step before the
 event, which is part of both figures. `torchft`, where build/torchft has it (see
 benchmarks.fault_torchft), begins a rank anew as something like torchrun would; its lighthouse is on
-no node, so none of these events takes it away. --megabytes has the state that large, by an
-embedding of which a step uses little, but whose gradients go over the network all the same.
+no node, so none of these events takes it away. `nvrx` is the in-process wrapper of NVIDIA's
+resiliency extension, at intervals of 0.1 s in place of its 1 s: it begins a function anew with
+those that are left, and nobody joins it. It is measured where build/nvrx has it:
+
+    pip install --no-deps --target build/nvrx nvidia-resiliency-ext
+    pip install --target build/nvrx psutil packaging setproctitle defusedxml
+
+--megabytes has the state that large, by an embedding of which a step uses little, but whose
+gradients go over the network all the same.
 """
 
 from __future__ import annotations
@@ -43,7 +50,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.endpoint import free_endpoint
-from benchmarks.trainer_scripts import C10D, SCRIPTS, SYSTEMS, TORCHFT
+from benchmarks.trainer_scripts import C10D, NVRX, SCRIPTS, SYSTEMS, TORCHFT
 from benchmarks.trainer_torchft import FOLDER, NODE, start_lighthouse
 
 NODES = 3
@@ -51,6 +58,7 @@ START_SECONDS = 120.0
 LIMIT_SECONDS = 60.0
 C10D_LIMIT_SECONDS = 240.0
 """After so long a system is taken not to recover from an event."""
+NVRX_FOLDER = Path(__file__).parents[1] / "build" / "nvrx"
 SECONDS_A_MEGABYTE = 0.3
 """More for a large state, of which a step alone may take seconds."""
 SETTLE_SECONDS = 1.0
@@ -135,6 +143,12 @@ class Job:
             environment["PYTHONPATH"] = str(FOLDER)
             environment["TORCHFT_LIGHTHOUSE"] = f"http://127.0.0.1:{self.port}"
             command = [sys.executable, "-c", NODE, *script]
+        if self.system == NVRX:
+            place = {"RANK": node, "LOCAL_RANK": node, "WORLD_SIZE": NODES}
+            environment |= {name: str(value) for name, value in place.items()}
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.port)}
+            environment["PYTHONPATH"] = str(NVRX_FOLDER)
+            command = [sys.executable, *script]
         with open(self.folder / f"agent-{node}.log", "ab") as log:
             self.agents[node] = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=log, start_new_session=True
@@ -201,7 +215,7 @@ def once(job: Job, event: str, number: int) -> Try:
         job.agents[node].send_signal(signal.SIGTERM)
     else:
         job.start(node)
-    wants_whole = event in ("worker killed", "join")
+    wants_whole = event in ("worker killed", "join") and job.system != NVRX
     deadline = time.monotonic() + _limit(job.system) + job.megabytes * SECONDS_A_MEGABYTE
     while True:
         after = [
@@ -241,7 +255,8 @@ def measure(system: str, event: str, tries: int, megabytes: int) -> list[Try]:
             try:
                 while len(found) < tries:
                     found.append(once(job, event, len(found)))
-                    if found[-1].next_step is None or system == C10D or event in FIRST_NODE:
+                    fresh = system in (C10D, NVRX) or event in FIRST_NODE
+                    if found[-1].next_step is None or fresh:
                         # The next try gets a fresh job: c10d's often can't become whole, and
                         # another node hosts the coordinator now.
                         break
@@ -274,6 +289,8 @@ def rows(
         peer: float | None = None
         # c10d first: the others' ratios are to it.
         for system in sorted(systems, key=lambda name: name != C10D):
+            if system == NVRX and event == "join":  # nobody joins it
+                continue
             found = measure(system, event, c10d_tries if system == C10D else tries, megabytes)
             pauses = [one.next_step for one in found if one.next_step is not None]
             wholes = [one.whole for one in found if one.whole is not None]
@@ -328,7 +345,8 @@ def main() -> int:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # agents end too
     found = []
-    there = [one for one in SYSTEMS if one != TORCHFT or (FOLDER / "torchft").is_dir()]
+    optional = {TORCHFT: FOLDER / "torchft", NVRX: NVRX_FOLDER}
+    there = [one for one in SYSTEMS if one not in optional or optional[one].is_dir()]
     systems, events = given.system or there, given.event or EVENTS
     for row in rows(systems, events, given.tries, given.c10d_tries, given.megabytes):
         found.append(row)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-LOOP, CHECKPOINTER, C10D, TORCHFT = SYSTEMS = ("loop", "checkpointer", "c10d", "torchft")
+SYSTEMS = ("loop", "checkpointer", "c10d", "torchft", "nvrx")
+LOOP, CHECKPOINTER, C10D, TORCHFT, NVRX = SYSTEMS
 
 MODEL = """
 import os, sys, time
@@ -140,5 +141,41 @@ while True:
             step = manager.current_step()
             rank, world = manager.participating_rank(), manager.num_participants()
             note(step, -1 if rank is None else rank, world, manager._quorum_id)
+""",
+    NVRX: MODEL
+    + """
+from datetime import timedelta
+import torch.distributed as dist
+from nvidia_resiliency_ext import inprocess
+from torch.nn.parallel import DistributedDataParallel
+
+step, tenth = 0, timedelta(seconds=0.1)
+
+@inprocess.Wrapper(
+    store_kwargs={"host_name": "127.0.0.1", "port": int(os.environ["MASTER_PORT"])},
+    monitor_thread_interval=tenth,
+    monitor_process_interval=tenth,
+    heartbeat_interval=tenth,
+    heartbeat_timeout=timedelta(seconds=1),
+    progress_watchdog_interval=tenth,
+    last_call_wait=tenth,
+)
+def train(call: inprocess.CallWrapper = None):
+    global step
+    rank, world, made = call.state.rank, call.state.world_size, call.iteration
+    store = dist.FileStore(str(folder / f"store-{made}"), world)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=30)
+    )
+    model = DistributedDataParallel(net)
+    while True:
+        x, y = data[torch.randint(0, len(data), (16,))]
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        step += 1
+        note(step, rank, world, made)
+
+train()
 """,
 }
