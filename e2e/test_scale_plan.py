@@ -69,6 +69,12 @@ async def test_a_persons_plan_holds_a_job_down_and_a_programs_counts_after_it(
     assert "by-hand" in beaten["Accepted"]["message"]
     elastic = await world.elastic("a")
     assert elastic["resources"]["Worker"]["cpu"] == "200m"
+    by_name = {"createPods": [{"name": "a-worker-4"}], "replicaResourceSpecs": {}}
+    await scale(world, "made-by-name", 0, **by_name)
+    await phase(world, "made-by-name", "Succeeded")
+    assert {life.name for life in world.there("a")} == {f"a-worker-{i}" for i in range(5)}
+    await world.client.delete(SCALEPLANS, "made-by-name", "default")
+    await world.size("a", 3)
     change = {"spec": {"expireSeconds": 0}}
     await world.client.patch(SCALEPLANS, "by-hand", "default", change)
     await phase(world, "by-hand", "Expired")

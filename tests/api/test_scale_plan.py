@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.role import known
 from volcano_elastic.api.scale_plan import (
-    NOT_CARRIED_OUT,
     InvalidPlan,
     Phase,
     RolePlan,
@@ -62,6 +61,11 @@ def test_a_plan_is_a_persons_unless_its_label_says_auto() -> None:
         (plan(expireSeconds="soon"), "spec.expireSeconds: must be a number"),
         (plan(removePods=["a-worker-1"]), "spec.removePods: must be a list of objects with"),
         (plan(migratePods=[{"name": ""}]), "spec.migratePods: must be a list of objects with"),
+        (plan(createPods=["a-worker-1"]), "spec.createPods: must be a list of objects with"),
+        (
+            plan(createPods=[{"name": "a"}], removePods=[{"name": "b"}]),
+            "spec.createPods: can't stand beside removePods: say migratePods",
+        ),
         ({"metadata": {}, "spec": None}, "spec.ownerJob"),
     ],
 )
@@ -75,9 +79,29 @@ def test_pods_are_named_once_and_who_is_removed_is_not_made_anew() -> None:
     assert (found.remove, found.migrate) == (("a-worker-1",), ("a-worker-2",))
 
 
-def test_dlrovers_fields_are_taken_and_named_as_not_carried_out() -> None:
+def test_dlrovers_fields_are_taken_and_what_is_not_carried_out_of_them_is_named() -> None:
     fields: dict[str, Any] = {"createPods": [{"name": "x"}], "psHosts": ["x:3333"]}
-    assert parse(plan(**fields)).not_carried_out == tuple(NOT_CARRIED_OUT)
+    found = parse(plan(**fields))
+    assert found.not_carried_out.keys() == {"createPods", "psHosts"} and not found.made
+    assert found.not_carried_out["createPods"].endswith("resnet-worker-NUMBER or resnet-ps-NUMBER")
+    sized = {"name": "resnet-worker-5", "type": "worker", "resource": {"cpu": "4"}}
+    found = parse(plan(createPods=[sized], replicaResourceSpecs={}))
+    assert found.not_carried_out.keys() == {"createPods.resource"}
+    assert found.made == {"Worker": 6}
+
+
+def test_pods_that_are_made_by_name_say_how_many_there_are_and_take_none_away() -> None:
+    named = [{"name": f"resnet-{name}"} for name in ("worker-4", "worker-2", "ps-1")]
+    found = parse(plan(createPods=named, replicaResourceSpecs={}))
+    assert found.made == {"Worker": 5, "PS": 2} and not found.not_carried_out
+    assert [found.replicas("Worker", has) for has in (2, 5, 8)] == [5, 5, 8]
+    assert (found.replicas("PS", 1), found.replicas("PS", 3)) == (2, 3)
+    assert found.replicas("Master", 1) is None
+    said = parse(plan(createPods=named))
+    assert said.replicas("Worker", 8) == 4, "replicas count before it"
+    for name in ("worker-04", "worker--1", "master-0", "worker-1000000", "worker-"):
+        wrong = parse(plan(createPods=[*named, {"name": f"resnet-{name}"}]))
+        assert not wrong.made and "createPods" in wrong.not_carried_out
 
 
 @given(
@@ -111,8 +135,8 @@ def test_the_crd_has_the_fields_roles_and_phases_that_are_read() -> None:
     (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]["properties"]
     spec = schema["spec"]["properties"]
-    asked = {"ownerJob", "expireSeconds", "replicaResourceSpecs", *NOT_CARRIED_OUT}
-    asked |= {"removePods", "migratePods"}
+    asked = {"ownerJob", "expireSeconds", "replicaResourceSpecs", "psHosts"}
+    asked |= {"createPods", "removePods", "migratePods"}
     assert spec.keys() == asked
     (rule,) = spec["replicaResourceSpecs"]["x-kubernetes-validations"]
     assert all(f"'{role.name}'" in rule["rule"] for role in known())

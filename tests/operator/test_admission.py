@@ -112,7 +112,7 @@ def test_a_scale_plan_is_checked_and_what_is_not_carried_out_is_warned_of() -> N
     assert respond(SCALE_PLAN, plan) == {"uid": "u1", "allowed": True}
     labelled = plan | {"metadata": {"name": "p", "labels": {"scale-type": "sometimes"}}}
     assert "must be auto or manual" in respond(SCALE_PLAN, labelled)["status"]["message"]
-    more = plan | {"spec": {"ownerJob": "a", "createPods": [{"name": "a-worker-1"}]}}
+    more = plan | {"spec": {"ownerJob": "a", "createPods": [{"name": "b-worker-1"}]}}
     (warning,) = respond(SCALE_PLAN, more)["warnings"]
     assert warning.startswith("spec.createPods is not carried out: ")
 

@@ -127,6 +127,7 @@ def test_what_is_not_carried_out_is_said() -> None:
     [
         {"replicaResourceSpecs": {"PS": {"replicas": 3}}},
         {"replicaResourceSpecs": {}, "psHosts": [f"a-ps-{i}:23456" for i in range(3)]},
+        {"replicaResourceSpecs": {}, "createPods": [{"name": "a-ps-2"}]},
     ],
 )
 def test_parameter_servers_are_counted_until_all_of_them_run(spec: Object) -> None:
@@ -145,6 +146,20 @@ def test_parameter_servers_are_counted_until_all_of_them_run(spec: Object) -> No
     found = told(plan, obj)
     assert (found["phase"], condition(found, "Replicas")[0]) == ("Succeeded", "True")
     assert all(one["type"] != "Pods" for one in found["conditions"])
+
+
+def test_workers_that_are_made_by_name_are_counted_and_none_leaves_for_them() -> None:
+    named = [{"name": f"a-worker-{index}"} for index in (2, 3)]
+    plan = scale_plan(createPods=named, replicaResourceSpecs={})
+    found = told(plan, job(desired=2, ready=2))
+    assert (found["phase"], condition(found, "Replicas")[2]) == ("Pending", "Worker: 2 of 4 pods")
+    found = told(plan, job(desired=4, ready=4))
+    assert (found["phase"], condition(found, "Replicas")[0]) == ("Succeeded", "True")
+    more = scale_plan(createPods=[{"name": "a-worker-0"}], replicaResourceSpecs={})
+    assert condition(told(more, job()), "Replicas") == ("True", "AsPlanned", "Worker: 3 pods")
+    most = told(scale_plan(createPods=[{"name": "a-worker-8"}], replicaResourceSpecs={}), job(4, 4))
+    assert condition(most, "Replicas")[1] == "OutsideOfRange"
+    assert "9 are asked for, 1 to 4 may be" in condition(most, "Replicas")[2]
 
 
 def test_pods_that_are_named_have_left_or_it_is_said_why_not() -> None:

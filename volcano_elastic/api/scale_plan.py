@@ -6,6 +6,7 @@ Names are those of DLRover's ScalePlan.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from volcano_elastic.api import moment
 from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.field_reader import FieldReader
 from volcano_elastic.api.problem import Problem, listed
-from volcano_elastic.api.role import known
+from volcano_elastic.api.role import elastic, known
 
 TYPE_LABEL = "scale-type"
 AUTO, MANUAL = "auto", "manual"
@@ -70,8 +71,11 @@ class ScalePlan:
     such pod. Who comes in their places later is not meant."""
     named_servers: int | None = None
     """How many of the job's parameter servers, from the first one on, its psHosts name."""
-    not_carried_out: tuple[str, ...] = ()
-    """Its fields that the operator doesn't carry out."""
+    made: Mapping[str, int] = field(default_factory=dict)
+    """How many pods of a role there have to be for those that its createPods name, as pods are
+    numbered; it takes none away."""
+    not_carried_out: Mapping[str, str] = field(default_factory=dict)
+    """Fields that the operator doesn't carry out, and why."""
     job_uid: str = ""
     """Uid of the job that it was first in force for; empty before."""
     over: bool = False
@@ -87,13 +91,18 @@ class ScalePlan:
         those would leave."""
         return all(name in self.pods for name in (*self.remove, *self.migrate))
 
-    @property
-    def servers(self) -> int | None:
-        """How many parameter servers the job is to have; None: it doesn't say."""
-        said = [
-            self.roles[one.name].replicas for one in known() if one.serves if one.name in self.roles
-        ]
-        return next((count for count in said if count is not None), self.named_servers)
+    def replicas(self, role: str, has: int = 0) -> int | None:
+        """How many pods of a role the job is to have; None: it doesn't say.
+
+        Args:
+            has: how many there are to be without the plan.
+        """
+        said = (self.roles.get(role) or RolePlan()).replicas
+        if said is None and role == _SERVING.name:
+            said = self.named_servers
+        if said is None and role in self.made:
+            said = max(has, self.made[role])
+        return said
 
     @property
     def kind(self) -> str:
@@ -108,12 +117,10 @@ class InvalidPlan(ValueError):
         self.problems = problems
 
 
-_SERVERS = next(role.label for role in known() if role.serves)
-NOT_CARRIED_OUT: Mapping[str, str] = {
-    "createPods": "pods of a job are numbered, and come with its replicas",
-    "psHosts": f"its hosts aren't the job's first servers: JOB-{_SERVERS}-0:PORT and on",
-}
-"""Fields of DLRover's plans, and why they are not carried out."""
+_SERVING = next(role for role in known() if role.serves)
+_CREATED = (elastic(), _SERVING)
+"""Roles whose pods may be made by name."""
+_NUMBER = re.compile("0|[1-9][0-9]{0,5}")
 
 
 def counting(plans: Iterable[ScalePlan], job_uid: str) -> ScalePlan | None:
@@ -140,15 +147,26 @@ def parse(obj: Mapping[str, Any]) -> ScalePlan:
     remove, migrate = _names(reader, "removePods"), _names(reader, "migratePods")
     hosts = _hosts(reader)
     named = servers_named(owner, hosts)
-    unserved = tuple(
-        name for name in NOT_CARRIED_OUT if reader.get(name) and (name != "psHosts" or not named)
-    )
+    create = _names(reader, "createPods")
+    made = _created(owner, create)
+    if create and remove:
+        found = "can't stand beside removePods: say migratePods, or how many replicas"
+        problems.append(Problem("spec.createPods", found))
+    unserved = {}
+    if create and not made:
+        unserved["createPods"] = f"they aren't all pods of the job: {_names_of(owner)}"
+    if any(isinstance(one, Mapping) and one.get("resource") for one in _listed(reader)):
+        why = "pods of a role ask for the same: say it in replicaResourceSpecs"
+        unserved["createPods.resource"] = why
+    if hosts and not named:
+        first = f"JOB-{_SERVING.label}-0:PORT and on"
+        unserved["psHosts"] = f"its hosts aren't the job's first servers: {first}"
     if not owner:
         problems.append(Problem("spec.ownerJob", "must name a PyTorchJob of its namespace"))
     if scale_type not in (AUTO, MANUAL):
         found = f"must be {AUTO} or {MANUAL}, found {scale_type!r}"
         problems.append(Problem(f"metadata.labels[{TYPE_LABEL}]", found))
-    if not (roles or remove or migrate or named or unserved or problems):
+    if not (roles or remove or migrate or named or made or unserved or problems):
         problems.append(Problem("spec.replicaResourceSpecs", "must say something of a role"))
     if problems:
         raise InvalidPlan(problems)
@@ -164,6 +182,7 @@ def parse(obj: Mapping[str, Any]) -> ScalePlan:
         migrate=tuple(name for name in migrate if name not in remove),
         pods={str(name): str(uid) for name, uid in (status.get("pods") or {}).items()},
         named_servers=named,
+        made=made,
         not_carried_out=unserved,
         job_uid=str(status.get("jobUID") or ""),
         over=status.get("phase") == Phase.EXPIRED,
@@ -179,8 +198,33 @@ def servers_named(job: str, hosts: Iterable[str]) -> int | None:
     """Return how many parameter servers of a job the hosts name, each as HOST or HOST:PORT; None
     where they aren't its first ones: a server's place is its number."""
     names = {host.partition(":")[0].partition(".")[0] for host in hosts}
-    first = {f"{job}-{_SERVERS}-{index}" for index in range(len(names))}
+    first = {f"{job}-{_SERVING.label}-{index}" for index in range(len(names))}
     return len(names) if names and names == first else None
+
+
+def _created(job: str, names: Iterable[str]) -> dict[str, int]:
+    """Return by role how many pods there have to be for those of these names, as they are numbered
+    from 0; nothing where one of them is no pod of the job."""
+    found: dict[str, int] = {}
+    for name in names:
+        for role in _CREATED:
+            start = f"{job}-{role.label}-"
+            number = name.removeprefix(start)
+            if name.startswith(start) and _NUMBER.fullmatch(number):
+                found[role.name] = max(found.get(role.name, 0), int(number) + 1)
+                break
+        else:
+            return {}
+    return found
+
+
+def _names_of(job: str) -> str:
+    return " or ".join(f"{job}-{role.label}-NUMBER" for role in _CREATED)
+
+
+def _listed(reader: FieldReader) -> list[Any]:
+    found = reader.get("createPods")
+    return found if isinstance(found, list) else []
 
 
 def _hosts(reader: FieldReader) -> tuple[str, ...]:

@@ -73,8 +73,7 @@ def decide_scale_plan(obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> 
     except scale_plan.InvalidPlan as error:
         return Response(tuple(error.problems))
     warnings = (
-        f"spec.{name} is not carried out: {scale_plan.NOT_CARRIED_OUT[name]}"
-        for name in plan.not_carried_out
+        f"spec.{name} is not carried out: {why}" for name, why in plan.not_carried_out.items()
     )
     return Response(warnings=tuple(warnings))
 

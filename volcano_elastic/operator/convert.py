@@ -77,8 +77,9 @@ def convert_job(
     # What Kueue admitted is a fixed size to the planner.
     policy = None if job.kueue else job.elastic
     spec = sized.pod_spec if sized else {}
-    sizes = plan.roles.get(elastic().name) if plan is not None and plan.pods_known else None
-    planned = None if sizes is None else sizes.replicas
+    planned = None
+    if plan is not None and plan.pods_known:
+        planned = plan.replicas(elastic().name, job.desired or 0)
     wished = policy is not None and (policy.scaler == "hpa" or planned is not None)
     reported = job.status.get("elastic") or {}
     least = job.least_size if policy else count

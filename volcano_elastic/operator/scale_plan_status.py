@@ -21,7 +21,6 @@ from volcano_elastic.api import condition, moment, role_resources, server_count,
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.role import elastic, known
 from volcano_elastic.api.scale_plan import (
-    NOT_CARRIED_OUT,
     InvalidPlan,
     Phase,
     RolePlan,
@@ -135,10 +134,7 @@ def _before(first: ScalePlan, plan: ScalePlan) -> str:
 
 
 def _carried_out(plan: ScalePlan, job: PyTorchJob, stays: NoChange | None) -> Iterator[_Finding]:
-    sizes = [one for name, role in plan.roles.items() if (one := _size(name, role, job, stays))]
-    serving = next(one.name for one in known() if one.serves)
-    if plan.named_servers and (plan.roles.get(serving) or RolePlan()).replicas is None:
-        sizes += filter(None, [_size(serving, RolePlan(plan.named_servers), job, stays)])
+    sizes = [one for role in known() if (one := _size(role.name, plan, job, stays))]
     resources = [one for name, role in plan.roles.items() if (one := _resources(name, role, job))]
     for found in (sizes, resources):
         if found:
@@ -150,7 +146,7 @@ def _carried_out(plan: ScalePlan, job: PyTorchJob, stays: NoChange | None) -> It
 
 def _named(plan: ScalePlan, seen: Seen) -> Iterator[_Finding]:
     """Yield what became of the pods that the plan names, and of what is not carried out."""
-    said = [f"{name} is not carried out: {NOT_CARRIED_OUT[name]}" for name in plan.not_carried_out]
+    said = [f"{name} is not carried out: {why}" for name, why in plan.not_carried_out.items()]
     waits, fails = False, bool(said)
     for name in (*plan.remove, *plan.migrate):
         uid = plan.pods.get(name)
@@ -187,8 +183,8 @@ def _least(job: PyTorchJob) -> int | None:
     return None if job.elastic is None else job.least_size
 
 
-def _size(name: str, role: RolePlan, job: PyTorchJob, stays: NoChange | None) -> _Finding | None:
-    wanted = role.replicas
+def _size(name: str, plan: ScalePlan, job: PyTorchJob, stays: NoChange | None) -> _Finding | None:
+    wanted = plan.replicas(name, _has(name, job))
     if wanted is None:
         return None
     if name not in job.replicas:
@@ -218,6 +214,14 @@ def _size(name: str, role: RolePlan, job: PyTorchJob, stays: NoChange | None) ->
         return _Finding(REPLICAS, False, "PodsNotReady", message, Phase.SCALING)
     reason = "OutsideOfRange" if bounds else "AsPlanned"
     return _Finding(REPLICAS, not bounds, reason, f"{name}: {desired} pods{bounds}")
+
+
+def _has(name: str, job: PyTorchJob) -> int:
+    """Return how many pods of a role there are to be without the plan."""
+    replica = job.replicas.get(name)
+    if replica is None:
+        return 0
+    return replica.asked if replica.role.serves else job.desired or 0
 
 
 def _servers(name: str, wanted: int, job: PyTorchJob) -> _Finding:
