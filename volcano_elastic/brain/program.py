@@ -1,8 +1,11 @@
 """`volcano-elastic brain`: kopf's handlers, under a Lease.
 
-Only low-level handlers (`on.event`): a timer or `on.create` of kopf would write finalizers and
-annotations to people's jobs. kopf has a thread and a loop of its own, since at its end it cancels
-whatever began after it.
+Of jobs and plans only low-level ones (`on.event`), which write nothing by themselves. kopf's timers
+and daemons put a finalizer on each object (1.45: no argument turns it off), so that nobody could
+delete a job while Brain is away; its `on.create` annotates it. The loop that measures is a task of
+`on.startup` in their place, and a probe tells whether it goes on.
+
+kopf has a thread and a loop of its own, since at its end it cancels whatever began after it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import hashlib
 import logging
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,18 +26,17 @@ from typing import Any
 import aiohttp
 import kopf
 
-from volcano_elastic.api import pytorchjob_validation
 from volcano_elastic.api.brain_mode import BrainMode, mode_of
-from volcano_elastic.api.pytorchjob_shape import CONTROLLER
 from volcano_elastic.api.queue_policy import InvalidPolicy, QueuePolicy, effective
 from volcano_elastic.api.queue_policy import parse as parse_policy
 from volcano_elastic.api.scale_plan import AUTO, TYPE_LABEL
-from volcano_elastic.brain import auto_plan, observation, prometheus, served_job
+from volcano_elastic.brain import observation, prometheus, served_job
 from volcano_elastic.brain.advice import Advice, Unknown, advise_running, recommendation
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.history.run import Run
 from volcano_elastic.brain.metrics import Metrics
+from volcano_elastic.brain.plan_keeper import PlanKeeper, is_ours
 from volcano_elastic.brain.prometheus import PrometheusError
 from volcano_elastic.brain.recorder import Recorder
 from volcano_elastic.kube import event, health
@@ -58,6 +61,8 @@ _log = logging.getLogger(__name__)
 COMPONENT = "volcano-elastic-brain"
 POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics")
 _DAY_SECONDS = 86_400.0
+_STUCK_SAMPLES, _STUCK_SECONDS = 3, 300.0
+"""After so many samples, and so long beside, a loop that has not come round hangs."""
 _TROUBLE = (ApiError, aiohttp.ClientError, TimeoutError, OSError)
 
 
@@ -160,6 +165,9 @@ class _Brain:
         """Uids."""
         self._jobs: dict[str, Object] = {}
         """By uid, those that go on."""
+        self._keeper: PlanKeeper | None = None
+        self._measured = time.monotonic()
+        """When the loop that measures came round."""
         self._tasks: list[asyncio.Task[None]] = []
         self._unmeasured = ""
 
@@ -169,6 +177,12 @@ class _Brain:
         kopf.on.cleanup(registry=registry)(self._stop)
         group, version, plural = PYTORCHJOBS.group, PYTORCHJOBS.version, PYTORCHJOBS.plural
         kopf.on.event(group, version, plural, registry=registry)(self._job_changed)
+        group, version, plural = SCALEPLANS.group, SCALEPLANS.version, SCALEPLANS.plural
+        by_programs = {TYPE_LABEL: AUTO}
+        kopf.on.event(group, version, plural, labels=by_programs, registry=registry)(
+            self._plan_changed
+        )
+        kopf.on.probe(id="measured", registry=registry)(self._probe)
 
     async def _start(self, settings: kopf.OperatorSettings, **_: Any) -> None:
         # What handlers log is for the log, not for people's jobs.
@@ -176,6 +190,7 @@ class _Brain:
         settings.scanning.disabled = False
         self._client = Client(self._access, user_agent=COMPONENT)
         await self._client.__aenter__()
+        self._keeper = PlanKeeper(self._client, self._options.live_after, self._metrics)
         for again in (self._measure_for_ever, self._forget_for_ever):
             self._tasks.append(asyncio.create_task(again()))
 
@@ -199,6 +214,26 @@ class _Brain:
         if mode_of(job["metadata"].get("annotations") or {}, None) is BrainMode.OFF:
             return
         await self._advise(job, found)
+
+    async def _plan_changed(self, event: Any, body: Any, **_: Any) -> None:
+        plan = dict(body)
+        assert self._keeper is not None
+        try:
+            await self._keeper.changed(plan, self._jobs, deleted=event["type"] == "DELETED")
+        except _TROUBLE as error:
+            # The loop that measures tries it again.
+            _log.warning("ScalePlan %s is not deleted yet: %s", key_of(plan), error)
+
+    async def _probe(self, **_: Any) -> float:
+        """Return for how many seconds nothing was measured.
+
+        Raises:
+            kopf.PermanentError: for so long that the loop can't be going on.
+        """
+        age = time.monotonic() - self._measured
+        if age > _STUCK_SAMPLES * self._options.sample.total_seconds() + _STUCK_SECONDS:
+            raise kopf.PermanentError(f"nothing was measured for {age:.0f} s")
+        return round(age, 1)
 
     async def _advise(self, job: Object, run: Run) -> None:
         assert self._client is not None
@@ -258,7 +293,7 @@ class _Brain:
         self, client: Client, job: Object, run: Run, found: Sequence[Advice]
     ) -> None:
         """Writes it where the operator looks before it makes the job's first pods."""
-        if not _is_ours(job):
+        if not is_ours(job):
             return
         told = {"elastic": {RECOMMENDATION: recommendation(found, datetime.now(UTC))}}
         body = {"metadata": {"uid": run.uid}, "status": told}
@@ -273,22 +308,31 @@ class _Brain:
     async def _measure_for_ever(self) -> None:
         assert self._client is not None
         while True:
+            self._measured = time.monotonic()
             await asyncio.sleep(self._options.sample.total_seconds())
             try:
-                pods = (await self._client.list(PODS, label_selector=JOB_NAME))["items"]
-            except _TROUBLE as error:
-                self._say_unmeasured(f"pods: {error}")
-                # What could not be written before may be now.
-                await self._recorder.pods_measured((), {}, {})
-                continue
-            used = await self._used(self._client, pods)
-            self._metrics.measured_pods.set(len(used))
-            gpus = observation.told_gpus(self._jobs.values(), datetime.now(UTC))
-            await self._recorder.pods_measured(pods, used, gpus)
-            try:
-                await self._follow(self._client)
-            except _TROUBLE as error:
-                _log.warning("no running job gets advice yet: %s", error)
+                await self._measure(self._client)
+            except Exception:
+                # One odd object must not end it for all; the next time may be better.
+                _log.exception("loads could not be measured")
+
+    async def _measure(self, client: Client) -> None:
+        """Takes a sample of all jobs' pods, and advises the jobs that go by it."""
+        try:
+            pods = (await client.list(PODS, label_selector=JOB_NAME))["items"]
+        except _TROUBLE as error:
+            self._say_unmeasured(f"pods: {error}")
+            # What could not be written before may be now.
+            await self._recorder.pods_measured((), {}, {})
+            return
+        used = await self._used(client, pods)
+        self._metrics.measured_pods.set(len(used))
+        gpus = observation.told_gpus(self._jobs.values(), datetime.now(UTC))
+        await self._recorder.pods_measured(pods, used, gpus)
+        try:
+            await self._follow(client)
+        except _TROUBLE as error:
+            _log.warning("no running job gets advice yet: %s", error)
 
     async def _used(self, client: Client, pods: Iterable[Object]) -> dict[tuple[str, str], Amounts]:
         """Return what pods use: as the trainer in them told, else by the metrics API or Prometheus,
@@ -326,9 +370,9 @@ class _Brain:
             if (run := runs[uid]) and self._mode(job, run, policies) is BrainMode.LIVE
         ]
         node = await self._largest_node(client) if live else None
-        if any(served_job.is_served(job) for job in self._jobs.values()):
+        if self._keeper and any(served_job.is_served(job) for job in self._jobs.values()):
             served = [(job, run) for job, run in live if served_job.is_served(job)]
-            await self._keep_plans(client, served, node)
+            await self._keeper.keep(served, self._jobs.values(), node, datetime.now(UTC))
         for job, run in live:
             if served_job.is_served(job):
                 continue
@@ -336,68 +380,10 @@ class _Brain:
             if found:
                 await self._recommend(client, job, run, found)
 
-    async def _keep_plans(
-        self, client: Client, live: Sequence[tuple[Object, Run]], node: Amounts | None
-    ) -> None:
-        """Writes ScalePlans of jobs with parameter servers in mode Live, and removes others'."""
-        try:
-            found = await client.list(SCALEPLANS, label_selector=f"{TYPE_LABEL}={AUTO}")
-        except NotFound:
-            return
-        plans = {key_of(obj): obj for obj in found["items"]}
-        for job, run in live:
-            if not _is_ours(job):
-                continue
-            there = plans.get(f"{run.namespace}/{auto_plan.name_of(job)}")
-            await self._keep_plan(client, job, run, there, node)
-        followed = {run.uid for _, run in live}
-        for uid, job in self._jobs.items():
-            key = f"{job['metadata'].get('namespace', 'default')}/{auto_plan.name_of(job)}"
-            if uid not in followed and key in plans and auto_plan.kept(job, plans[key]):
-                await self._delete_plan(client, plans[key])
-
-    async def _keep_plan(
-        self, client: Client, job: Object, run: Run, there: Object | None, node: Amounts | None
-    ) -> None:
-        now, wait = datetime.now(UTC), self._options.live_after
-        if there is None:
-            size = served_job.planned(job, run, None, node, now, wait)
-            if size is not None:
-                # Another program's, or a leader's before: looked at next time.
-                with contextlib.suppress(AlreadyExists):
-                    await client.create(SCALEPLANS, auto_plan.made(job, size))
-                    self._metrics.plans.labels("created").inc()
-            return
-        kept = auto_plan.kept(job, there)
-        if kept is None or kept.is_beaten:
-            return
-        if kept.is_over:
-            await self._delete_plan(client, there)
-            return
-        size = served_job.planned(job, run, kept.plan.roles, node, now, wait)
-        patch = auto_plan.patch(kept, size, now)
-        if patch is not None:
-            patch.setdefault("metadata", {})["uid"] = there["metadata"]["uid"]
-            with contextlib.suppress(NotFound, Conflict):
-                await client.patch(SCALEPLANS, kept.plan.name, kept.plan.namespace, patch)
-                self._metrics.plans.labels("patched").inc()
-
-    async def _delete_plan(self, client: Client, plan: Object) -> None:
-        meta = plan["metadata"]
-        with contextlib.suppress(NotFound, Conflict):
-            await client.delete(SCALEPLANS, meta["name"], meta["namespace"], uid=meta["uid"])
-            self._metrics.plans.labels("deleted").inc()
-
     async def _forget_for_ever(self) -> None:
         while True:
             await self._recorder.forget_old()
             await asyncio.sleep(_DAY_SECONDS)
-
-
-def _is_ours(job: Object) -> bool:
-    """Return whether the operator carries the job out, not another controller."""
-    policy = pytorchjob_validation.run_policy(job)
-    return bool(policy.get("managedBy", CONTROLLER) == CONTROLLER)
 
 
 def _readable(objects: Iterable[Object]) -> Iterator[QueuePolicy]:
