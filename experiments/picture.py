@@ -14,6 +14,7 @@ from volcano_elastic.simulator.outcome import Run
 
 OURS, OTHERS, BOUND = "#4269d0", "#9aa0a6", "#3ca951"
 SECOND = "#ff725c"
+THIRD = "#a463f2"
 
 
 def save(figure: Figure, folder: Path, name: str, words: str) -> str:
@@ -97,7 +98,7 @@ def year(found: Mapping[str, tuple[Sequence[float], Sequence[int]]]) -> Figure:
         2, figsize=(10, 4.6), sharex=True, layout="constrained"
     )
     for (name, (slack, hit)), colour in zip(
-        found.items(), (OTHERS, SECOND, OURS, BOUND), strict=True
+        found.items(), (OTHERS, SECOND, OURS, THIRD, BOUND), strict=True
     ):
         weeks = range(1, len(slack) + 1)
         above.plot(weeks, [100 * one for one in slack], color=colour, label=name)
