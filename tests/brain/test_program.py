@@ -29,16 +29,21 @@ from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS, SCALEPLANS
 pytestmark = pytest.mark.process
 
 
-@asynccontextmanager
-async def brain(kubeconfig: Path, url: str, log: Path, *more: str) -> AsyncIterator[None]:
+async def begin(kubeconfig: Path, url: str, log: Path, *more: str) -> asyncio.subprocess.Process:
+    """Return Brain as a process; whoever begins it ends it."""
     with log.open("ab") as out:
-        process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", "from volcano_elastic.cli.main import main; main()", "brain"),
             *("--kubeconfig", str(kubeconfig), "--database", url, "--sample-seconds", "1"),
             *more,
             stdout=out,
             stderr=out,
         )
+
+
+@asynccontextmanager
+async def brain(kubeconfig: Path, url: str, log: Path, *more: str) -> AsyncIterator[None]:
+    process = await begin(kubeconfig, url, log, *more)
     try:
         yield
         assert process.returncode is None, log.read_text()
@@ -141,6 +146,8 @@ async def test_a_lost_database_costs_advice_and_is_used_again_once_it_is_back(
                 return "new" in await outcomes(url)()
 
             await eventually(recorded, "the job is recorded")
+            (folder / "history.db").unlink()
+            await eventually(recorded, "it is again, though the file was removed")
 
 
 async def test_loads_that_the_trainer_told_are_history_without_a_metrics_api(

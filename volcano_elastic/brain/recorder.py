@@ -139,6 +139,9 @@ class Recorder:
             except DatabaseError as error:
                 self._metrics.history_up.set(0)
                 self._metrics.history_failures.inc()
+                # It may come back without its tables, and what was in them.
+                self._ready = False
+                self._written.clear()
                 if str(error) != self._told:
                     self._told = str(error)
                     _log.warning("no history, so no advice: %s", error)

@@ -13,6 +13,7 @@ from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 _T = TypeVar("_T")
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -39,7 +40,7 @@ class Database:
             parsed = make_url(url)
             self.name: str = parsed.render_as_string(hide_password=True)
             # A server may have been restarted since the connection was made.
-            self.engine = sa.create_engine(parsed, pool_pre_ping=True)
+            self.engine = sa.create_engine(parsed, pool_pre_ping=True, **_pool(parsed))
         except (SQLAlchemyError, ImportError, ValueError) as error:
             raise DatabaseError(f"expected a database's URL, found {url!r}: {error}") from None
         if parsed.get_backend_name() == "sqlite":
@@ -66,6 +67,13 @@ class Database:
         except (SQLAlchemyError, CommandError) as error:
             reason = getattr(error, "orig", None) or error
             raise DatabaseError(f"{self.name}: {reason}".strip()) from error
+
+
+def _pool(url: sa.URL) -> dict[str, Any]:
+    """Return how connections are kept: to a file none is, as one that is kept goes on with a file
+    that was removed, and nobody hears of it."""
+    is_file = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
+    return {"poolclass": NullPool} if is_file else {}
 
 
 def _keep_references(connection: Any, _record: object) -> None:
