@@ -212,6 +212,8 @@ class Training:
             place = self.nodes.index(lost)
             self.nodes.remove(lost)
             if self.fixed or not self.nodes or self.chance.random() < 0.4:
+                if self.chance.random() < 0.5:  # others have other ranks then
+                    place = self.chance.randint(0, len(self.nodes))
                 self.nodes.insert(place, self._new_node())
             else:
                 self.counts.resizes += 1

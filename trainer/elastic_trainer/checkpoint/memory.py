@@ -207,12 +207,20 @@ class Memory:
             self.mirror.restore(training, found.identity, found.mirrors)
 
     def read(
-        self, training: str, identity: Identity, meshes: Mapping[MeshKey, DeviceMesh]
+        self,
+        training: str,
+        identity: Identity,
+        meshes: Mapping[MeshKey, DeviceMesh],
+        group: ProcessGroup,
     ) -> tuple[dict[str, Any], Label, Slot]:
-        """The state, in views of the slot, verified again. Raises SlotError."""
+        """Return the state, of a sharded one this rank's part in this world, in views of the slot,
+        verified again. Raises SlotError."""
         problem = SlotError(f"{self._slots.folder} holds no verified state of step {identity[1]}")
         for slot, label in self._slots.sealed().items():
-            if (label.training, label.identity) == (training, identity):
+            if (label.training, label.identity) == (training, identity) and (
+                # The same state may be here as another rank's, or another world's, part, too.
+                not self._every_rank or self._fits(label, group)
+            ):
                 try:
                     return slot.read(meshes), label, slot
                 except SlotError as error:

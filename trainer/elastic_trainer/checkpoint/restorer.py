@@ -433,7 +433,7 @@ class Restorer:
         assert self._memory is not None
         problem = found = None
         try:
-            found = self._memory.read(self.training, identity, self._state.meshes)
+            found = self._memory.read(self.training, identity, self._state.meshes, self._group)
         except SlotError as error:
             problem = error
         if self._state.sharded and any(self._group.gather(problem is not None)) and not problem:

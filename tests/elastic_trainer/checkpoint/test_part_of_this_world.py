@@ -1,0 +1,30 @@
+"""A state that is in a rank's memory as several parts is read as the part of its place now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from elastic_trainer.checkpoint.memory import Memory
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.store.blob import lay_out
+from elastic_trainer.store.slot import Label, SlotError
+
+
+def test_neither_another_ranks_part_nor_another_worlds_is_taken_for_this_ones(
+    tmp_path: Path,
+) -> None:
+    memory = Memory(tmp_path, WorkerLink(None), every_rank=True)
+    for rank, world in ((0, 3), (1, 3), (1, 2)):
+        blob = lay_out({"a": torch.tensor([rank, world])})
+        label = Label("t", 1, 7, rank, world, True, len(blob.skeleton), blob.size)
+        memory.spare("t", (1, 7))  # as a restore does, before the part of the new place is written
+        assert memory.save(label, blob).verify() is not None
+    for rank, world in ((0, 3), (1, 3), (1, 2)):
+        state, label, slot = memory.read("t", (1, 7), {}, ProcessGroup(rank, world))
+        assert state["a"].tolist() == [rank, world] == [label.rank, label.world]
+        assert memory.find_own("t", (1, 7), ProcessGroup(rank, world)) == (slot, label)
+    with pytest.raises(SlotError):
+        memory.read("t", (1, 7), {}, ProcessGroup(0, 2))
