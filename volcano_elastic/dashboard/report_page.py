@@ -9,9 +9,9 @@ from html import escape
 from volcano_elastic.dashboard.model.week import QueueWeek, Week
 from volcano_elastic.simulator.figures import Figures
 
-# Okabe and Ito's colours, as on the page: vermilion means "idle though wanted" and nothing else.
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#b8a800", "#7a5c3e")
-_OTHERS, _BAD, _LINE = "#8a919b", "#d55e00", "#59636e"
+# As on the page: vermilion means "idle though wanted" and nothing else.
+COLOURS = ("#016eae", "#eba305", "#1ca477", "#c87cad", "#63c6fe", "#e0cc67", "#795b3d")
+OTHERS, _BAD, _LINE = "#636a6f", "#d55e00", "#59636e"
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 960, 240, 44, 22
 _COLUMNS = 240
 """Columns of the picture; buckets are averaged into them."""
@@ -42,7 +42,7 @@ svg { display: block; width: 100%; height: auto; } svg text { font-size: 12px; f
 def report_page(week: Week, made: datetime) -> str:
     """Return the report as a document."""
     title = f"GPUs from {week.begin:%d %b %H:%M} to {week.end:%d %b %Y %H:%M} UTC"
-    names = [queue.name for queue in week.queues if queue.held][: len(_COLOURS)]
+    names = [queue.name for queue in week.queues if queue.held][: len(COLOURS)]
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{_seen(week)} Written {made:%d %b %Y %H:%M} UTC.</p>',
@@ -107,7 +107,7 @@ def _picture(week: Week, names: Sequence[str]) -> str:
         found = columns[at] or [0.0] * series
         columns[at] = [a + b * bucket["ms"] for a, b in zip(found, amounts, strict=True)]
         weights[at] += bucket["ms"]
-    colours = [*_COLOURS[: len(names)], _OTHERS, _BAD]
+    colours = [*COLOURS[: len(names)], OTHERS, _BAD]
     wide, high = (_WIDTH - _LEFT) / _COLUMNS, _HEIGHT - _BELOW - 8
     bars = []
     for i, column in enumerate(columns):
@@ -142,8 +142,8 @@ def _picture(week: Week, names: Sequence[str]) -> str:
 
 
 def _legend(names: Sequence[str], others: bool) -> str:
-    shown = [*zip(_COLOURS, names, strict=False)]
-    shown += [(_OTHERS, "others")] if others else []
+    shown = [*zip(COLOURS, names, strict=False)]
+    shown += [(OTHERS, "others")] if others else []
     shown.append((_BAD, "idle though wanted"))
     items = (f'<li><i style="background:{c}"></i>{escape(name)}</li>' for c, name in shown)
     return f'<ul class="legend">{"".join(items)}</ul>'
