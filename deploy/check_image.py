@@ -21,6 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 _SOURCE = "/opt/.source"
 """The build's folder; gone before anything starts."""
+_PYTHON = "/opt/.python"
+"""Folder of the interpreter that the base image would bring: always here, as a virtual environment
+writes down where its own is."""
 
 
 class CheckFailed(Exception):
@@ -40,16 +43,21 @@ def instructions(text: str) -> Iterator[tuple[str, str]]:
             whole = ""
 
 
-def script(text: str, root: Path) -> str:
+def script(text: str, root: Path, python: str, empty: Path) -> str:
     """Return the shell script that does what a Containerfile of a build and a last stage says.
+
+    Args:
+        python: see `run`.
+        empty: a folder that becomes /opt. On a disk: what is installed may take gigabytes.
 
     Raises:
         CheckFailed: one of its instructions isn't known here.
     """
     lines = [
         "set -eu",
-        "mount -t tmpfs -o mode=755 tmpfs /opt",
-        f"mkdir {_SOURCE}",
+        f"mount --bind {shlex.quote(str(empty))} /opt",
+        f"mkdir {_SOURCE} {_PYTHON}",
+        f"ln -s {shlex.quote(python)} {_PYTHON}/python",
         f"cd {_SOURCE}",
     ]
     environment: list[str] = []
@@ -82,7 +90,7 @@ def script(text: str, root: Path) -> str:
     lines += [
         *("cd /", f"rm -r {_SOURCE}"),
         "find /opt -type f -print0 | sort -z | xargs -0 sha256sum >&3",
-        "mount -o remount,ro /opt",
+        "mount -o remount,bind,ro /opt",
         *(f"export {one.partition('=')[0]}={_expanded(one)}" for one in environment),
         f"exec setpriv --reuid {uid} --regid {gid or uid} --clear-groups -- {shlex.join(asked)}",
     ]
@@ -103,14 +111,13 @@ def run(file: Path, python: str, moment: int) -> str:
     Raises:
         CheckFailed: see `script`; or a command failed, with its last words.
     """
-    text = script(file.read_text(), ROOT)
     with tempfile.TemporaryDirectory(prefix="volcano-elastic-image-") as folder:
         os.chmod(folder, 0o755)
-        bin_folder, listed = Path(folder) / "bin", Path(folder) / "files"
-        bin_folder.mkdir()
-        (bin_folder / "python").symlink_to(python)
+        empty, listed = Path(folder) / "opt", Path(folder) / "files"
+        empty.mkdir(mode=0o755)
+        text = script(file.read_text(), ROOT, python, empty)
         environment = os.environ | {
-            "PATH": f"{bin_folder}:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": f"{_PYTHON}:/usr/sbin:/usr/bin:/sbin:/bin",
             "SOURCE_DATE_EPOCH": str(moment),
         }
         with listed.open("wb") as files:

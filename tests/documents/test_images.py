@@ -43,7 +43,7 @@ def test_what_other_systems_need_is_in_no_image() -> None:
 @pytest.mark.parametrize("image", IMAGES)
 def test_a_containerfile_is_a_script_that_a_shell_reads(image: str) -> None:
     text = (ROOT / "deploy" / f"{image}.Containerfile").read_text()
-    said = script(text, ROOT)
+    said = script(text, ROOT, "/usr/bin/python3", Path("/nowhere"))
     done = subprocess.run(["bash", "-n"], input=said, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     runs = [words for name, words in instructions(text) if name == "RUN"]
@@ -62,4 +62,4 @@ def test_files_that_two_runs_made_otherwise_are_named() -> None:
 
 def test_an_instruction_that_the_check_does_not_know_is_refused() -> None:
     with pytest.raises(CheckFailed, match="HEALTHCHECK"):
-        script("FROM x\nHEALTHCHECK NONE\n", ROOT)
+        script("FROM x\nHEALTHCHECK NONE\n", ROOT, "python3", Path("/nowhere"))
