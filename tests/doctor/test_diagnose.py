@@ -255,7 +255,16 @@ CASES: dict[str, tuple[dict[str, Any], str, Status, str]] = {
         {"crds": {**CRDS, "clusterqueues.kueue.x-k8s.io": {}}},
         "neighbours",
         Status.WARNING,
-        "Kueue",
+        "Kueue is there",
+    ),
+    "Kueue, whose Jobs are sized": (
+        {
+            "crds": {**CRDS, "clusterqueues.kueue.x-k8s.io": {}},
+            "deployments": (volcano(), OPERATOR, deployment("o", "o", "o:1", "--kueue")),
+        },
+        "neighbours",
+        Status.WARNING,
+        "and its elastic Jobs are sized (--kueue)",
     ),
     "no folder": ({"jobs": (job(volumes=[]),)}, "shared-folder", Status.WARNING, "no volume"),
     "a claim for one node": (

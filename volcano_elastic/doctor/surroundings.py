@@ -91,14 +91,25 @@ def neighbours(facts: Facts) -> Iterator[Diagnosis]:
     crds = {} if isinstance(facts.crds, Untold) else facts.crds
     if "clusterqueues.kueue.x-k8s.io" in crds:
         meeting = True
+        sizes = any(
+            "--kueue" in (container.get("args") or ())
+            for one in facts.deployments
+            for container in one["spec"]["template"]["spec"].get("containers") or ()
+        )
         yield Diagnosis(
             "neighbours",
             Status.WARNING,
-            "Kueue is there",
-            "jobs with its label kueue.x-k8s.io/queue-name are admitted by Kueue and by Volcano, "
-            "and Kueue counts their full size for ever",
+            "Kueue is there" + (", and its elastic Jobs are sized (--kueue)" if sizes else ""),
+            "PyTorchJobs with its label kueue.x-k8s.io/queue-name are admitted by Kueue and by "
+            "Volcano, and keep the size that Kueue has admitted",
             "take kubeflow.org/pytorchjob out of Kueue's integrations.frameworks, or don't label "
-            "elastic jobs",
+            "elastic PyTorchJobs"
+            + (
+                ""
+                if sizes
+                else "; elastic Jobs of its queues can be sized: manifests/kueue, and Kueue's "
+                "feature gate ElasticJobsViaWorkloadSlices"
+            ),
         )
     if not meeting:
         yield ok("neighbours", "no other controller of PyTorchJobs is there")
