@@ -216,6 +216,10 @@ def text(found: Mapping[str, Any]) -> str:
             )
         if coordinator["verdict"]:
             lines.append(f"Given up: {coordinator['verdict']}")
+    elif found["condition"] in ("Succeeded", "Failed"):
+        lines.append(
+            f"Training: over; `volcano-elastic goodput {found['job']}` says what its time went into"
+        )
     else:
         lines.append(f"Training: not known: {found['coordinatorSilent']}")
     if found["rounds"]:
