@@ -3,8 +3,10 @@ who waits, without one eviction."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from e2e.test_other_jobs import JOBS, pytorchjob, running_pods
 from embedded_cluster.conformance.control_plane import ControlPlane
 from tests.operator.test_kueue import cluster_queue
 from volcano_elastic.adapters.adapter import ADAPTERS
+from volcano_elastic.dashboard.model.page import Page
+from volcano_elastic.dashboard.observer import Observer
+from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import EVENTS, PYTORCHJOBS, Resource
 from volcano_elastic.operator import kueue_quotas
 from volcano_elastic.operator.cluster import resource_of
@@ -92,6 +97,30 @@ async def reasons(stage: Stage) -> set[str]:
     return {event["reason"] for event in events}
 
 
+async def listed(client: Client, job: str, queue: str) -> None:
+    """Wait until the page lists the job in its queue."""
+    pages: asyncio.Queue[Page] = asyncio.Queue()
+    observer = Observer(
+        client,
+        lambda: datetime.now(UTC),
+        told=lambda change: None,
+        recorded=lambda record: None,
+        shown=pages.put_nowait,
+        adapters=[adapter for adapter in ADAPTERS if adapter.kind == "Job"],
+        kueue=True,
+    )
+    watching = asyncio.create_task(observer.run())
+    try:
+        async with asyncio.timeout(60):
+            while (job, queue, 4) not in [
+                (row.job, row.queue, row.running) for row in (await pages.get()).jobs
+            ]:
+                pass
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
 async def test_a_job_grows_into_kueues_quota_and_gives_it_back_to_who_waits(
     fresh_control_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -105,6 +134,7 @@ async def test_a_job_grows_into_kueues_quota_and_gives_it_back_to_who_waits(
         await has(stage, wide, 2)
         await client.delete(JOBS, "new", "default", propagation_policy="Background")
         await has(stage, wide, 4)
+        await listed(client, "default/job/wide", "kueue/q")
         told = await reasons(stage)
         assert {"GrewIntoIdle", "ShrunkForMinimum"} <= told
         assert not {"Evicted", "Preempted", "EvictedDueToPreempted", "NotAdmitted"} & told

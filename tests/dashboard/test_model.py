@@ -7,13 +7,18 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
+import click
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.adapters.jobs import JOB, indexed, pods_of
+from tests.operator.test_other_jobs import node as node_object
 from tests.queue_policy.world import NOW, OPEN, gpus, job, node, pod, pods, world
+from volcano_elastic.adapters.adapter import ADAPTERS
 from volcano_elastic.api import moment
+from volcano_elastic.cli.dashboard import dashboard
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.dashboard.model.change import Kind, changes
 from volcano_elastic.dashboard.model.gpu_use import CONTENT, GpuUse, QueueUse
@@ -30,6 +35,7 @@ from volcano_elastic.dashboard.model.timeline import (
     merged,
 )
 from volcano_elastic.dashboard.page_feed import MOST_FRAME, PageFeed, fitting
+from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Queue, Snapshot
 
@@ -74,6 +80,24 @@ def test_who_waits_is_listed_first_with_the_planners_reason() -> None:
     found = job_page(page, "ns/huge", None, None, [], [])
     assert found is not None and found["blocked"] == first["why"]
     assert job_page(page, "ns/ghost", None, None, [], []) is None
+
+
+def test_a_job_of_another_kind_is_listed_with_why_it_has_no_more() -> None:
+    builder = SnapshotBuilder(adapters=ADAPTERS)
+    for obj in (
+        node_object("n", 4),
+        indexed(size=1, completions=1),
+        *pods_of(JOB, count=1, nodeName="n"),
+    ):
+        builder.change(None, obj)
+    page = page_of(builder.snapshot())
+    (row,) = page.jobs
+    assert (row.job, row.bound, row.min, row.max, row.gang) == ("team/job/a", 1, 1, 8, False)
+    found = job_page(page, row.job, None, None, (), ())
+    assert found is not None and found["row"]["why"].startswith("→ 4: ")
+    (option,) = [one for one in dashboard.params if one.name == "other_jobs"]
+    assert isinstance(option.type, click.Choice)
+    assert sorted(option.type.choices) == sorted(adapter.kind for adapter in ADAPTERS)
 
 
 def test_a_jobs_time_is_told_by_use_the_most_first() -> None:

@@ -63,6 +63,14 @@ database_option = click.option(
     metavar="HOURS",
     help="How long the token that is made opens the page; default: while the command runs.",
 )
+@click.option(
+    "--other-jobs",
+    multiple=True,
+    type=click.Choice(["Job", "JobSet", "TrainJob"]),
+    help="As the operator has it: a kind of jobs that it sizes, to be listed, too; may be given "
+    "several times. The page waits until it may list them.",
+)
+@click.option("--kueue", is_flag=True, help="As the operator has it: with Kueue's queues.")
 @database_option
 @click.option(
     "--keep-days", type=click.FloatRange(min=0.01, max=366), default=7.0, show_default=True
@@ -74,6 +82,8 @@ def dashboard(
     names: tuple[str, ...],
     token_file: Path | None,
     token_hours: float | None,
+    other_jobs: tuple[str, ...],
+    kueue: bool,
     database: str | None,
     keep_days: float,
 ) -> None:
@@ -110,6 +120,8 @@ def dashboard(
         port=port,
         names=names,
         plugin=plugin,
+        other_jobs=other_jobs,
+        kueue=kueue,
     )
     sys.exit(asyncio.run(_until_signal(kubeconfig, tokens, options)))
 

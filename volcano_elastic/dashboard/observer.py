@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from volcano_elastic.adapters.adapter import Adapter
 from volcano_elastic.dashboard.model.change import Change, changes
 from volcano_elastic.dashboard.model.page import Page
 from volcano_elastic.forecast.job_record import JobRecord, last_record
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import PYTORCHJOBS, Object
+from volcano_elastic.operator import kueue_quotas
+from volcano_elastic.operator.cluster import resource_of
 from volcano_elastic.operator.queue_plugin import watch_queue_plugin
 from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder
 from volcano_elastic.queue_policy.plan import Planner
@@ -32,6 +35,8 @@ class Observer:
     """Keeps the newest page. `told` and `shown` are called on the event loop.
 
     Args:
+        adapters: kinds of other jobs that the operator sizes.
+        kueue: whether it sizes those that Kueue admits.
         plugin: by which Volcano divides among queues; None: as its ConfigMap says.
         told: of each change of a job; of some twice, since lists bring again what was known.
         recorded: what is known of each job that changed.
@@ -47,12 +52,15 @@ class Observer:
         recorded: Callable[[JobRecord], None],
         shown: Callable[[Page], None],
         plugin: str | None = None,
+        adapters: Sequence[Adapter] = (),
+        kueue: bool = False,
     ) -> None:
         self._client, self._clock, self._plugin = client, clock, plugin
         self._told, self._recorded, self._shown = told, recorded, shown
-        self._builder = SnapshotBuilder()
+        self._builder = SnapshotBuilder(adapters=adapters, kueue=kueue)
         self._builder.proportion = plugin == "proportion"
-        self._informers = {kind: Informer(client, kind) for kind in KINDS}
+        others = [*map(resource_of, adapters), *(kueue_quotas.KINDS if kueue else ())]
+        self._informers = {kind: Informer(client, kind) for kind in (*KINDS, *others)}
         self._planner = Planner()
         self._unrecorded: list[tuple[Object | None, Object | None, datetime]] = []
         self._page: Page | None = None

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 
+from volcano_elastic.adapters.adapter import ADAPTERS
 from volcano_elastic.dashboard.chronicle import Chronicle
 from volcano_elastic.dashboard.history.history import History
 from volcano_elastic.dashboard.model.page import Page
@@ -37,6 +38,9 @@ class Options:
     names: tuple[str, ...] = ()
     """Other host names under which the page is reached."""
     plugin: str | None = None
+    other_jobs: tuple[str, ...] = ()
+    """Kinds of other jobs that the operator sizes."""
+    kueue: bool = False
 
 
 @asynccontextmanager
@@ -65,6 +69,8 @@ async def dashboard(
             recorded=chronicle.recorded,
             shown=show,
             plugin=options.plugin,
+            adapters=[one for one in ADAPTERS if one.kind in options.other_jobs],
+            kueue=options.kueue,
         )
         sources = Sources(
             feed=feed,

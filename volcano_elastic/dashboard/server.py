@@ -225,8 +225,10 @@ class Server:
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
         page, key = self._page(), request.query.get("job", "")
-        if key.count("/") != 1:
-            raise _BadQuestion(f"expected job=NAMESPACE/NAME, found {key[:100]!r}")
+        if key.count("/") not in (1, 2):
+            raise _BadQuestion(
+                f"expected job=NAMESPACE/NAME or NAMESPACE/KIND/NAME, found {key[:100]!r}"
+            )
 
         async def work() -> bytes:
             obj = self._sources.job(key)

@@ -22,7 +22,7 @@ let due = 0;
 
 const VIEWS = [
   [/^#\/queue\/(.*)$/, (name) => new QueueView(decodeURIComponent(name), draw)],
-  [/^#\/job\/([^/]+\/[^/]+)$/, (key) => new JobView(key.split("/").map(decodeURIComponent).join("/"), draw)],
+  [/^#\/job\/([^/]+\/[^/]+(?:\/[^/]+)?)$/, (key) => new JobView(key.split("/").map(decodeURIComponent).join("/"), draw)],
   [/^#\/jobs$/, () => new JobsView(draw)],
   [/^#\/nodes$/, () => new NodesView(draw)],
   [/^#\/what-if$/, () => new WhatIfView(draw)],
