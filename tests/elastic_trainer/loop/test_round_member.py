@@ -50,6 +50,71 @@ def test_a_gather_of_control_messages_ends_with_the_round(leaver: int) -> None:
             process.kill()
 
 
+LARGE = """
+import os, sys, threading
+import torch, torch.distributed as dist
+from elastic_trainer.link.message import Place
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop.round_member import RoundMember
+from elastic_trainer.ranks.neighbours import FULL_MESH_VARIABLE, neighbours
+from elastic_trainer.ranks.process_group import ProcessGroup
+
+WORLD, LATE, port = 6, 5, int(sys.argv[1])
+os.environ[FULL_MESH_VARIABLE] = "5"
+
+def be(rank):
+    member = RoundMember()
+    place = Place(1, rank, WORLD, "127.0.0.1", port)
+    assert member._connect(WorkerLink(None), place, rank) == list(range(WORLD))
+    member.group = ProcessGroup.current()
+    known = len(member._connections._numbers)
+    assert known == len({*neighbours(rank, WORLD), 0 if rank else 3} - {rank}), known
+    numbers = torch.zeros(WORLD, dtype=torch.int64)
+    dist.all_to_all_single(numbers, torch.full((WORLD,), rank))
+    assert numbers.tolist() == list(range(WORLD))
+    assert not member.forsaken and not member.failed, "what was connected since is known, too"
+    assert len(member._connections._came(socket_numbers())) >= WORLD - 1
+    if rank == LATE:
+        sys.stdin.read()
+        return "late"
+    threading.Timer(0.5, member.break_collectives).start()
+    try:
+        dist.all_to_all_single(numbers, numbers.clone())
+    except RuntimeError:
+        return "left" if member.forsaken else "left, and knows of no broken connection"
+
+def socket_numbers():
+    from elastic_trainer.ranks.connection import _sockets
+    return _sockets()
+
+children = []
+for rank in range(WORLD):
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.write(1, f"{rank} {be(rank)}\\n".encode())
+            status = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    children.append(child)
+for child in children:
+    os.waitpid(child, 0)
+"""
+
+
+def test_ranks_of_a_large_world_leave_a_collective_of_those_they_met_late() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
+    ranks = TorchProcess(LARGE, store.port)
+    try:
+        lines = [ranks.stdout.readline().strip() for _ in range(5)]
+        assert sorted(lines) == [f"{rank} left" for rank in range(5)]
+        assert ranks.communicate(timeout=60)[0].splitlines() == ["5 late"]
+    finally:
+        ranks.kill()
+
+
 BREAKS = """
 import itertools, os, random, sys, threading, time
 from datetime import timedelta

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -27,6 +28,12 @@ from elastic_trainer.loop.device_collectives import DeviceCollectives, GlooColle
 from elastic_trainer.loop.place import set_environment
 from elastic_trainer.ranks.connection import Address, Connections
 from elastic_trainer.ranks.gathering import gather_objects
+from elastic_trainer.ranks.neighbours import (
+    connecting_when_used,
+    full_mesh_ranks,
+    meet,
+    neighbours,
+)
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.ranks.reverse_lookup import stop_reverse_lookups
 
@@ -34,6 +41,9 @@ T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
 """For all of a round's ranks to find one another."""
+PEER_SECONDS = 5.0
+"""For one connection in a large world. gloo tries five times, and nobody can break the wait; it is
+as long where a rank comes late to what is used for the first time."""
 PATIENCE_SECONDS = 3.0
 """How long an error waits for the word that a peer was its cause, if a peer's connection failed."""
 SHUT_AGAIN_SECONDS = 0.01
@@ -57,6 +67,8 @@ class RoundMember:
         """The round's group, as long as its collectives on the device may be aborted."""
         self._aborting = threading.Lock()
         self._connections: Connections | None = None
+        self._peers: int | None = None
+        """Ranks of a large world that this one is connected to at least; None: to all others."""
         self._excepthooks = sys.excepthook, sys.excepthook
         """Before and after torch's, which begins lines with the rank, was put before it."""
         self._store: TCPStore | None = None
@@ -119,25 +131,32 @@ class RoundMember:
             timeout=timedelta(seconds=CONNECT_SECONDS),
             wait_for_workers=False,
         )
-        # Who waits for a peer's connection waits at no connection that could be shut down: one
-        # that dies just then is noticed by this time only.
+        large = place.world > full_mesh_ranks(os.environ)
+        self._peers = len(neighbours(place.rank, place.world)) if large else None
         before = sys.excepthook
-        dist.init_process_group(
-            self._device.backends,
-            store=self._store,
-            rank=place.rank,
-            world_size=place.world,
-            timeout=timedelta(seconds=CONNECT_SECONDS),
-            **self._device.options(),
-        )
+        with connecting_when_used() if large else contextlib.nullcontext():
+            # Who waits for a peer's connection waits at no connection that could be shut down: one
+            # that dies just then is noticed by this time only.
+            dist.init_process_group(
+                self._device.backends,
+                store=self._store,
+                rank=place.rank,
+                world_size=place.world,
+                timeout=timedelta(seconds=PEER_SECONDS if large else CONNECT_SECONDS),
+                **self._device.options(),
+            )
         self._excepthooks = before, sys.excepthook
         # Not as a control message: until the time-out is the usual one those would get a group of
         # their own, whose connections nobody here would know of and could break.
         group = self._abortable = distributed_c10d._get_default_group()
+        cpu = group._get_backend(torch.device("cpu"))
+        if large:
+            cpu._set_default_timeout(timedelta(seconds=CONNECT_SECONDS))
+            meet(place.rank, place.world)
         said: list[tuple[set[Address], str, T]]
         said = gather_objects((connections.listeners(), self._device.handle(group), own))
-        group._get_backend(torch.device("cpu"))._set_default_timeout(default_pg_timeout)
-        connections.seal(set().union(*(listeners for listeners, _, _ in said)))
+        cpu._set_default_timeout(default_pg_timeout)
+        connections.seal(set().union(*(one for one, _, _ in said)), more_come=large)
         self._device.connect(group, place.round, [handle for _, handle, _ in said])
         return [one for _, _, one in said]
 
@@ -198,7 +217,9 @@ class RoundMember:
 
     def peer_lost(self, link: WorkerLink) -> bool:
         """Asked after an error: whether it came of a lost peer; it is the training's own if not."""
-        return link.peer_lost(PATIENCE_SECONDS if self.forsaken else 0.0)
+        # A large world's later connections are forgotten once they have failed.
+        untold = self._peers is not None
+        return link.peer_lost(PATIENCE_SECONDS if untold or self.forsaken else 0.0)
 
     @property
     def failed(self) -> bool:
@@ -207,9 +228,11 @@ class RoundMember:
 
     @property
     def forsaken(self) -> bool:
-        """Return whether a peer's connection has ended, or there never was one to each."""
+        """Return whether a peer's connection has ended, or there never was one to each that there
+        is to be one to."""
         connections = self._connections
-        return connections is None or not connections.intact(self.group.world - 1)
+        peers = self.group.world - 1 if self._peers is None else self._peers
+        return connections is None or not connections.intact(peers)
 
     def break_collectives(self) -> None:
         """In the link's thread: the round is over, whatever the main thread waits for."""

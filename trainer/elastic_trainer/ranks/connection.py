@@ -16,7 +16,8 @@ the ranks tell one another; until they have, one that leads to a port of the ran
 gives listeners without a port of their own, as gloo's are, and services are not.
 
 The same connections tell an error of the training's own from a lost peer: gloo reports a peer as
-lost only because one of them failed, and every rank has one to every other.
+lost only because one of them failed, and every rank has one to every other; in a large world one to
+each of its neighbours, and others as they are used (neighbours.py).
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Connections:
         self._store_port = store_port
         self._first_port = _first_given_port()
         self._sealed: frozenset[str] | None = None
+        self._comes: Callable[[Address, Address], bool] | None = None
+        """Tells which of later connections are the round's; None: there are none."""
         self._numbers: list[tuple[int, int]] = []
         """Descriptor and inode of each that leads to a peer."""
         self._over = False
@@ -61,8 +64,12 @@ class Connections:
         """Return the addresses at which this process has begun to listen since this was made."""
         return self._listeners(_sockets())
 
-    def seal(self, listeners: Iterable[Address]) -> None:
-        """All are there, and each is to or from one of these listeners of all ranks."""
+    def seal(self, listeners: Iterable[Address], *, more_come: bool = False) -> None:
+        """All are there, and each is to or from one of these listeners of all ranks.
+
+        Args:
+            more_come: there may be others later, to or from the same listeners.
+        """
         sockets = _sockets()
         known = set(listeners)
         ports = {port for host, port in known if host in _ANY}
@@ -78,6 +85,7 @@ class Connections:
 
         with self._lock:
             self._sealed = self._found(of_round, sockets)
+            self._comes = of_round if more_come else None
             self._numbers = [
                 (sockets[inode], os.fstat(sockets[inode]).st_ino)
                 for inode in self._sealed
@@ -107,10 +115,9 @@ class Connections:
             if self._sealed is None or self._over or self._held:
                 return False
             found = _sockets()
-            ends = [_established(found[inode]) for inode in self._sealed if inode in found]
-            return (
-                len(ends) == len(self._sealed) and False not in ends and ends.count(True) >= peers
-            )
+            all_known = self._sealed | self._came(found)
+            ends = [_established(found[inode]) for inode in all_known if inode in found]
+            return len(ends) == len(all_known) and False not in ends and ends.count(True) >= peers
 
     def shut(self) -> bool:
         """Receives from none any more, as often as one likes; False once they are forgotten."""
@@ -118,8 +125,9 @@ class Connections:
             if self._over:
                 return False
             sockets = _sockets()
-            chosen = self._sealed
-            if chosen is None:
+            if self._sealed is not None:
+                chosen = self._sealed | self._came(sockets)
+            else:
                 own = {port for _, port in self._listeners(sockets)}
                 chosen = self._found(
                     lambda local, remote: local[1] in own or self._likely(remote), sockets
@@ -144,6 +152,10 @@ class Connections:
     def _leads_to_store(self, number: int) -> bool:
         remote = _remote(number)
         return remote is not None and remote[1] == self._store_port
+
+    def _came(self, sockets: Mapping[str, int]) -> frozenset[str]:
+        """Return the round's connections that were opened since all were there, and still are."""
+        return self._found(self._comes, sockets) if self._comes is not None else frozenset()
 
     def _new(self, inode: str) -> bool:
         return inode not in self._before
