@@ -121,6 +121,23 @@ def test_what_hardware_failed_is_made_again_elsewhere() -> None:
     assert len(w.status["elastic"]["excludedNodes"]) == 1, "a script's failure is no node's"
 
 
+def test_an_event_says_what_failed_and_blames_no_node_for_what_is_the_images_or_scripts() -> None:
+    for code, message, what, avoided_too in (
+        (1, "NET/IB : mlx5_0:1 Got async event : port error", "InfiniBand", True),
+        (1, "CUDA error: no kernel image is available for execution", "an image built for", False),
+        (132, "", "an illegal instruction", False),
+        (1, "ValueError: nan", "", False),
+    ):
+        w = world()
+        w.fail("a-worker-1", code)
+        ended = w.pods["a-worker-1"]["status"]["containerStatuses"][0]["state"]["terminated"]
+        ended["message"] = message
+        told = w.events(w.settle())
+        words = f"exited with code {code}: {what}" if what else f"exited with code {code}"
+        assert words in told["ExitedWithCode"]
+        assert told.get("NodeAvoided", "").endswith(f"{what} failed a-worker-1") is avoided_too
+
+
 def test_evictions_cost_a_fixed_job_no_restart_and_no_wait() -> None:
     w = World(job_object(replicas=2), NOW)
     w.settle()

@@ -24,6 +24,8 @@ def test_operator_and_trainer_judge_by_the_same_rows() -> None:
         "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus",
         "NVRM: Xid (PCI:0000:3b:00): 31, pid=1, Ch 00000008, MMU Fault",
         "NVLink: fatal error detected on link 3",
+        "NET/IB : mlx5_0:1 Got async event : local catastrophic error",
+        "CUDA error: no kernel image is available for execution on the device",
         "RuntimeError: CUDA error: uncorrectable ECC error encountered",
         "DistBackendError: NCCL error in: x.cpp:1970, remote process exited",
         "torch.OutOfMemoryError: CUDA out of memory.",
@@ -77,6 +79,19 @@ def ended(**state: Any) -> list[dict[str, Any]]:
         (HARDWARE, failed(containerStatuses=ended(exitCode=135))),
         (HARDWARE, failed(containerStatuses=ended(message="Xid (PCI:0): 79, x"))),
         (SOFTWARE, failed(containerStatuses=ended(exitCode=137, reason="OOMKilled"))),
+        (
+            HARDWARE,
+            failed(containerStatuses=ended(message="NET/IB : Got async event : port error")),
+        ),
+        (
+            SOFTWARE,
+            failed(
+                containerStatuses=ended(
+                    message="CUDA error: no kernel image is available for execution"
+                )
+            ),
+        ),
+        (SOFTWARE, failed(containerStatuses=ended(exitCode=132))),
         (SOFTWARE, failed(containerStatuses=ended(exitCode=139))),
         (SOFTWARE, failed(containerStatuses=ended())),
     ],

@@ -48,14 +48,16 @@ def done(verb: str, noun: str, names: Sequence[str]) -> list[EmitEvent]:
 
 
 def exited(job: PyTorchJob, failed: Iterable[Replica]) -> list[EmitEvent]:
-    """Return one event for each exit code."""
-    by_code: dict[int, list[str]] = {}
+    """Return one event for each exit code, with what has failed where that is known."""
+    by_end: dict[tuple[int, str], list[str]] = {}
     for replica in failed:
         if replica.exit_code is not None:
-            by_code.setdefault(replica.exit_code, []).append(f"{job.namespace}.{replica.name}")
+            what = f": {replica.failure.what}" if replica.failure and replica.failure.what else ""
+            name = f"{job.namespace}.{replica.name}"
+            by_end.setdefault((replica.exit_code, what), []).append(name)
     return [
-        EmitEvent("ExitedWithCode", f"{_listed('Pod', names)} exited with code {code}")
-        for code, names in sorted(by_code.items())
+        EmitEvent("ExitedWithCode", f"{_listed('Pod', names)} exited with code {code}{what}")
+        for (code, what), names in sorted(by_end.items())
     ]
 
 

@@ -59,6 +59,7 @@ REASONS: Mapping[str, tuple[FailureClass, str]] = {
 
 EXIT_CODES: Mapping[int, tuple[FailureClass, str]] = {
     128 + 7: (FailureClass.HARDWARE, "shared memory"),  # SIGBUS
+    128 + 4: (FailureClass.SOFTWARE, "an illegal instruction"),
     128 + 6: (FailureClass.SOFTWARE, "aborted"),
     128 + 11: (FailureClass.SOFTWARE, "a segmentation fault"),
     126: (FailureClass.SOFTWARE, "its command cannot run"),
@@ -79,6 +80,11 @@ TEXTS: tuple[tuple[str, str, str], ...] = (
         r"|\bXid\b[^\n]*\): *(13|31|43|45|68|69)\b",
     ),
     (
+        "software",
+        "an image built for other GPUs",
+        r"no kernel image is available for execution",
+    ),
+    (
         "peer",
         "another process",
         r"NCCL.*(remote (process|error)|aborted)|ncclRemoteError|Watchdog caught collective"
@@ -92,6 +98,12 @@ TEXTS: tuple[tuple[str, str, str], ...] = (
         r"|row[- ]remap\w* fail|hardware error",
     ),
     ("hardware", "NVLink", r"\bNVLink\b.*\b(error|fail\w*|inactive|down)\b|\bSXid\b"),
+    (
+        "hardware",
+        "InfiniBand",
+        r"NET/IB\b.*\basync\b.*\b(local catastrophic|port) error"
+        r"|\bmlx5_core\b.*\b(fatal|health compromised)",
+    ),
     ("hardware", "cuDNN", r"cuDNN error|CUDNN_STATUS_"),
     ("hardware", "cuBLAS", r"CUBLAS_STATUS_"),
     (

@@ -31,6 +31,9 @@ HINT = (
         ("CUDA", "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda"),
         ("GPU hardware", "RuntimeError: CUDA error: uncorrectable ECC error encountered" + HINT),
         ("GPU hardware", "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus"),
+        ("InfiniBand", "NCCL WARN NET/IB : mlx5_0:1 Got async event : local catastrophic error"),
+        ("InfiniBand", "DistBackendError: NCCL error: NET/IB : Got async fatal event: port error"),
+        ("InfiniBand", "mlx5_core 0000:3b:00.0: device's health compromised - reached miss count"),
         ("cuDNN", "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
         ("cuDNN", "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
         ("cuBLAS", "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasC"),
@@ -69,6 +72,7 @@ HINT = (
         ("", "RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasSgemm("),
         ("", "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you"),
         ("", "RuntimeError: DataLoader worker (pid 71) is killed by signal: Segmentation fault. "),
+        ("", "CUDA error: no kernel image is available for execution on the device" + HINT),
         ("", "AssertionError: Torch not compiled with CUDA enabled"),
         # A peer's
         ("", "DistBackendError: NCCL error: remote process exited or there was a network error"),

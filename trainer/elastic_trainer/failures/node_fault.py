@@ -25,6 +25,11 @@ TABLE: tuple[tuple[str, str, str], ...] = (
         r"|\bXid\b[^\n]*\): *(13|31|43|45|68|69)\b",
     ),
     (
+        "software",
+        "an image built for other GPUs",
+        r"no kernel image is available for execution",
+    ),
+    (
         "peer",
         "another process",
         r"NCCL.*(remote (process|error)|aborted)|ncclRemoteError|Watchdog caught collective"
@@ -38,6 +43,12 @@ TABLE: tuple[tuple[str, str, str], ...] = (
         r"|row[- ]remap\w* fail|hardware error",
     ),
     ("hardware", "NVLink", r"\bNVLink\b.*\b(error|fail\w*|inactive|down)\b|\bSXid\b"),
+    (
+        "hardware",
+        "InfiniBand",
+        r"NET/IB\b.*\basync\b.*\b(local catastrophic|port) error"
+        r"|\bmlx5_core\b.*\b(fatal|health compromised)",
+    ),
     ("hardware", "cuDNN", r"cuDNN error|CUDNN_STATUS_"),
     ("hardware", "cuBLAS", r"CUBLAS_STATUS_"),
     (
