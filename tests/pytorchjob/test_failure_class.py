@@ -16,6 +16,13 @@ INTERRUPTION = FailureClass.INTERRUPTION
 
 def test_operator_and_trainer_judge_by_the_same_rows() -> None:
     assert failure_class.TEXTS == node_fault.TABLE
+    told = {
+        code: what for code, (kind, what) in failure_class.EXIT_CODES.items() if kind == HARDWARE
+    }
+    # A shell, and so kubelet, says 128 + 9 where Python says -9.
+    assert told == {
+        128 - code if code < 0 else code: w for code, w in node_fault.EXIT_CODES.items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -105,4 +105,4 @@ def _askers(helped: Iterable[Claim]) -> Iterator[str]:
 
 
 def _several_spaces(keys: Iterable[str]) -> bool:
-    return len({key.rpartition("/")[0] for key in keys}) > 1
+    return len({key.partition("/")[0] for key in keys}) > 1

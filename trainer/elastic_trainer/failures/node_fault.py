@@ -11,6 +11,9 @@ from __future__ import annotations
 import re
 import signal
 
+EXIT_CODES: dict[int, str] = {-signal.SIGBUS: "shared memory"}
+"""Failures of the node, by the exit code of a worker that said nothing; a signal's is negative."""
+
 TABLE: tuple[tuple[str, str, str], ...] = (
     (
         "software",
@@ -93,7 +96,7 @@ def node_fault(message: str, stack: str, code: int) -> str:
     kind, fault = _row(message, stack)
     if kind == "hardware":
         return fault
-    return "shared memory" if not kind and code == -signal.SIGBUS else ""
+    return EXIT_CODES.get(code, "") if not kind else ""
 
 
 def ended_by_a_peer(message: str, stack: str) -> bool:
