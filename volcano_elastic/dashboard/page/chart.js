@@ -267,7 +267,7 @@ function legend(groups, chosen) {
 
 function readout(view, groups) {
   const column = view.at === null ? view.columns.at(-1) : view.columns.find((one) => view.at < one.end);
-  if (!column) return h("p", { class: "readout" }, "Nothing has been seen yet.");
+  if (!column) return h("p", { class: "readout" }, view.loading ? "Loading…" : "Nothing has been seen yet.");
   const parts = view.chosen === null
     ? groups.map((group) => [group.label, sum(column, group.names, HELD)])
     : [["held", sum(column, view.chosen, HELD)], ["running", sum(column, view.chosen, RUNNING)]];

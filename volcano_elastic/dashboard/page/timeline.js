@@ -16,8 +16,11 @@ export class Timeline {
     this.seconds = Number(sessionStorage.getItem("span")) || 600;
     this.part = null;
     this.at = null;
+    // Until the first answer.
+    const now = Date.now();
+    this.loading = true;
     this.buckets = { bucketMs: 2000, buckets: [] };
-    this.changes = { changes: [], counts: [], parts: 120, begin: 0, end: 1 };
+    this.changes = { changes: [], counts: [], parts: 120, begin: now - this.seconds * 1000, end: now };
     this.chosen = null;
   }
 
@@ -32,6 +35,7 @@ export class Timeline {
     if (seconds !== this.seconds) return;
     if (this.part !== null) this.part -= Math.round((found.end - this.changes.end) / length);
     if (this.part !== null && this.part < 0) this.part = this.chosen = null;
+    this.loading = false;
     this.buckets = buckets;
     this.changes = found;
     this.draw();
@@ -69,12 +73,12 @@ export class Timeline {
         h("button", { type: "button", "aria-pressed": seconds === this.seconds ? "true" : "false", onclick: () => this.show(seconds) }, label))),
       chart({
         columns: found, begin, end, parts, counts, part: this.part, at: this.at,
-        chosen, unit: unit(overview.resource), width,
+        chosen, unit: unit(overview.resource), width, loading: this.loading,
       }, { cursor: (time) => { this.at = time; this.draw(); }, part: (part) => this.choose(part) }),
       h("section", { "aria-live": "polite" },
         h("h3", null, this.part === null ? "Latest changes" : `Changes from ${clock(begin + this.part * length)} to ${clock(begin + (this.part + 1) * length)}`,
           " ", this.part === null ? null : h("button", { type: "button", onclick: () => this.choose(this.part) }, "Show the latest")),
-        changes(this.part === null ? this.changes.changes.slice(0, 12) : this.chosen ?? [])),
+        this.loading ? h("p", null, "Loading…") : changes(this.part === null ? this.changes.changes.slice(0, 12) : this.chosen ?? [])),
     ];
   }
 }
