@@ -82,6 +82,10 @@ def test_a_job_that_had_arrived_starts_and_ends_beside_the_others() -> None:
     assert {row["job"] for row in found["moved"]} == {"one/job", "two/job", "three/job"}
     assert found["all"]["jobs"] == [3, 3], "it is none of those on record"
     assert asked(into="a", least=9, most=9)["newcomer"] == {"starts": False}
+    # No work and no memory goes into it.
+    endless = asked(into="a", least=10**6, most=10**6, each=10**6)
+    assert endless["newcomer"] == {"starts": False}
+    assert asked(into="a", least=1, most=10**6, each=3)["newcomer"]["starts"]
 
 
 def test_jobs_of_which_nothing_is_known_are_counted() -> None:

@@ -124,13 +124,13 @@ class _World:
         )
 
     def add(self, question: Question) -> None:
-        """Let the job arrive that is asked about, right after those that were there."""
-        if question.into is None:
+        """Let the job arrive that is asked about, right after those that were there; one whose
+        minimum is more than there is never does."""
+        total, least = self.config.total, question.least * question.each
+        if question.into is None or least > total:
             return
-        total = self.config.total
-        least = question.least * question.each
-        most = min(question.most, max(question.least, total // question.each)) * question.each
-        curve = amdahl(DEFAULT_SERIAL, max(total, most))
+        most = min(question.most, total // question.each) * question.each
+        curve = amdahl(DEFAULT_SERIAL, total)
         self.jobs.append(
             TraceJob(
                 name=NEWCOMER,
