@@ -1,5 +1,5 @@
-"""Loads of containers go from the trainer in them to the job's status, and on to Brain's history;
-nothing serves the metrics API here."""
+"""Loads of containers, and sizes of checkpoints, go from the trainer to the job's status, and on to
+Brain's history; nothing serves the metrics API here."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from tests.brain.test_program import brain
+from volcano_elastic.api import checkpoint_size
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.database.database import DatabaseError
 from volcano_elastic.demo.training import DemoJob
@@ -67,19 +68,20 @@ async def test_loads_come_from_the_trainer_and_a_steps_split_too(
             found = await client.get(PYTORCHJOBS, job.name, "default")
             loads = ((found.get("status") or {}).get("elastic") or {}).get("loads") or {}
             known: bool = loads.get("pods") == {"loaded-worker-0": {"cpu": "0", "memory": "260Mi"}}
-            return known
+            return known and checkpoint_size.told(found["status"]).get("Worker")
 
-        await stage.until_asked(told, "its status has its container's load")
+        await stage.until_asked(told, "its status has its container's load, and its commit's size")
 
         async def recorded() -> bool:
             history = History(url)
             try:
-                loads = [load for run in history.runs() for load in run.loads]
+                runs = history.runs()
             except DatabaseError:
                 return False
             finally:
                 history.close()
-            return [str(load.peak.memory) for load in loads] == ["260Mi"]
+            loads = [str(load.peak.memory) for run in runs for load in run.loads]
+            return loads == ["260Mi"] and all("Worker" in run.checkpoint for run in runs)
 
         await stage.until_asked(recorded, "Brain has it in its history")
     found = json.loads(await tune(stage, job.name))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from e2e.stage import Stage
+from volcano_elastic.api import checkpoint_size
 from volcano_elastic.demo.training import SAMPLES, SCRIPT, DemoJob
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS, SCALEPLANS
 
@@ -123,6 +124,14 @@ async def _scaled(stage: Stage, job: ServedJob, servers: int) -> None:
     bounds = {"volcano-elastic.io/parameter-servers": f"{servers + 1}-{servers + 1}"}
     await client.patch(PYTORCHJOBS, job.name, "default", {"metadata": {"annotations": bounds}})
     await there(servers + 1)
+    told = {f"{job.name}-ps-{index}" for index in range(servers + 1)}
+
+    async def is_told() -> bool:
+        found = (await client.get(PYTORCHJOBS, job.name, "default"))["status"]
+        pods = (found["elastic"].get("loads") or {}).get("pods") or {}
+        return told <= pods.keys() and "PS" in checkpoint_size.told(found)
+
+    await stage.until_asked(is_told, "its status has its servers' loads, and their rows' size")
     status = (await client.get(PYTORCHJOBS, job.name, "default"))["status"]
     assert status["elastic"]["servers"] == {
         "replicas": servers + 1,

@@ -147,6 +147,8 @@ async def test_a_lost_database_costs_advice_and_is_used_again_once_it_is_back(
 
             await eventually(recorded, "the job is recorded")
             (folder / "history.db").unlink()
+            change = {"metadata": {"labels": {"changed": "after-that"}}}
+            await client.patch(PYTORCHJOBS, "new", "default", change)
             await eventually(recorded, "it is again, though the file was removed")
 
 

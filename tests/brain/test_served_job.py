@@ -185,6 +185,9 @@ def test_servers_begin_with_what_their_checkpoint_takes_as_told_or_else_annotate
     said["status"]["elastic"]["checkpointSize"] = {"PS": "24Gi"}
     (found,) = advise(said, fresh, Past(), NODE)
     assert found.wanted.memory == Bytes.gib(20), "who holds it knows better"
+    said["status"]["replicaStatuses"] = {"PS": {"active": 2}}
+    (found,) = advise(said, fresh, Past(), NODE)
+    assert found.wanted.memory == Bytes.gib(40), "what it has got to is not what it began with"
 
 
 def test_a_checkpoint_that_the_newest_run_like_it_told_of_is_the_least() -> None:

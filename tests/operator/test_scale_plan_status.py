@@ -157,6 +157,13 @@ def test_workers_that_are_made_by_name_are_counted_and_none_leaves_for_them() ->
     assert (found["phase"], condition(found, "Replicas")[0]) == ("Succeeded", "True")
     more = scale_plan(createPods=[{"name": "a-worker-0"}], replicaResourceSpecs={})
     assert condition(told(more, job()), "Replicas") == ("True", "AsPlanned", "Worker: 3 pods")
+    served = job()
+    replicas = served["spec"]["pytorchReplicaSpecs"]
+    replicas["PS"] = replicas["Worker"] | {"replicas": 2}
+    served["status"]["elastic"]["servers"] = {"replicas": 4, "insteadOf": 2}
+    served["status"]["replicaStatuses"] = {"PS": {"active": 4}}
+    third = scale_plan(createPods=[{"name": "a-ps-2"}], replicaResourceSpecs={})
+    assert condition(told(third, served), "Replicas")[2] == "PS: 4 pods", "its loads asked for it"
     most = told(scale_plan(createPods=[{"name": "a-worker-8"}], replicaResourceSpecs={}), job(4, 4))
     assert condition(most, "Replicas")[1] == "OutsideOfRange"
     assert "9 are asked for, 1 to 4 may be" in condition(most, "Replicas")[2]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import aiohttp
 import pytest
 
 from tests.pytorchjob.world import job_object
 from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.pytorchjob import PyTorchJob, parse
 from volcano_elastic.api.server_count import ServerCount
-from volcano_elastic.operator import server_report
+from volcano_elastic.operator import coordinator_client, server_report
 from volcano_elastic.operator.load_report import PodUse
 from volcano_elastic.operator.server_loads import AVOID_SECONDS, SLOW_SECONDS, ServerLoads
 from volcano_elastic.operator.server_report import ServersReport, endpoint, read
@@ -118,6 +119,28 @@ def test_full_servers_are_joined_by_others_where_the_job_lets_it() -> None:
     fixed = Loads(servers=2, bounds=None)
     fixed.hear(0.0, 0.99)
     assert fixed.loads.count(fixed.job) is None
+
+
+async def test_loads_that_change_nothing_are_asked_for_once_a_minute_and_are_told_while_fresh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[float] = []
+
+    async def ask(session: Any, url: str, job: PyTorchJob, token: str) -> bytes:
+        asked.append((one.now - NOW).total_seconds())
+        return answer(bytes=5 << 30)
+
+    monkeypatch.setattr(coordinator_client, "ask_for", ask)
+    one = Loads(servers=2, bounds=None)
+    one.pods["team/a-ps-0"]["status"] = {"phase": "Running", "podIP": "10.0.0.1"}
+    for seconds in range(0, 130, 10):
+        one.now = NOW + timedelta(seconds=seconds)
+        await one.loads.look(cast(aiohttp.ClientSession, None))
+    assert asked == [0, 60, 120]
+    assert one.loads.uses(one.job).keys() == {"a-ps-0", "a-ps-1"}
+    assert one.loads.tables(one.job) == Bytes.gib(5)
+    one.now = NOW + timedelta(seconds=120 + 181)
+    assert not one.loads.uses(one.job) and one.loads.tables(one.job) is None
 
 
 @pytest.mark.parametrize("replaces", [True, False])

@@ -384,6 +384,16 @@ def test_a_checkpoints_size_says_how_many_there_are_at_the_beginning() -> None:
     assert servers.capacity(parse(w.job).replicas["PS"]) == Capacity(4.0, 10 << 30)
 
 
+def test_servers_that_a_plan_has_made_by_name_come_and_none_leaves_for_them() -> None:
+    obj = world(servers=2).job
+    plan = ScalePlan("p", "team", "a", made={"PS": 3})
+    for has, count in ((None, 3), (4, 4)):
+        in_force = {} if has is None else {"servers": {"replicas": has, "insteadOf": 2}}
+        obj["status"] = {"elastic": in_force}
+        found = servers.decide(parse(obj), plan, None, pods=True)
+        assert found.count is not None and found.count.replicas == count
+
+
 def test_what_the_servers_told_of_their_rows_counts_before_the_annotation() -> None:
     obj = job_object(elastic={"min": 1, "max": 2})
     replicas = obj["spec"]["pytorchReplicaSpecs"]

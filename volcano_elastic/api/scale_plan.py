@@ -95,7 +95,7 @@ class ScalePlan:
         """How many pods of a role the job is to have; None: it doesn't say.
 
         Args:
-            has: how many there are to be without the plan.
+            has: how many there are to be so far.
         """
         said = (self.roles.get(role) or RolePlan()).replicas
         if said is None and role == _SERVING.name:

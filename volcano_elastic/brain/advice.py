@@ -113,8 +113,10 @@ def _advise_served(
     job: Mapping[str, Any], this: Run, past: Past, node: Amounts | None
 ) -> list[Advice]:
     alike = past.similar(this, SERVING)
-    annotations = job["metadata"].get("annotations") or {}
-    checkpoint = checkpoint_size.of_servers(annotations, job.get("status") or {})
+    annotations, status = job["metadata"].get("annotations") or {}, job.get("status") or {}
+    # Rows of servers that run are what the job has got to, not what it begins with.
+    runs = any(one.get("active") for one in (status.get("replicaStatuses") or {}).values())
+    checkpoint = checkpoint_size.of_servers(annotations, {} if runs else status)
     if checkpoint is None and alike.is_close:
         # Of the newest that told one: the job goes on where it ended, or grows to as much.
         told = (run.checkpoint for run in reversed(alike.runs) if run.checkpoint is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from volcano_elastic.api import pytorchjob_validation
@@ -48,7 +48,7 @@ class PlanKeeper:
     async def keep(
         self,
         live: Sequence[tuple[Object, Run]],
-        jobs: Iterable[Object],
+        jobs: Sequence[Object],
         node: Amounts | None,
         now: datetime,
     ) -> None:

@@ -372,7 +372,8 @@ class _Brain:
         node = await self._largest_node(client) if live else None
         if self._keeper and any(served_job.is_served(job) for job in self._jobs.values()):
             served = [(job, run) for job, run in live if served_job.is_served(job)]
-            await self._keeper.keep(served, self._jobs.values(), node, datetime.now(UTC))
+            # A copy: jobs come and go while plans are written.
+            await self._keeper.keep(served, list(self._jobs.values()), node, datetime.now(UTC))
         for job, run in live:
             if served_job.is_served(job):
                 continue

@@ -217,11 +217,11 @@ def _size(name: str, plan: ScalePlan, job: PyTorchJob, stays: NoChange | None) -
 
 
 def _has(name: str, job: PyTorchJob) -> int:
-    """Return how many pods of a role there are to be without the plan."""
+    """Return how many pods of a role there are to be."""
     replica = job.replicas.get(name)
     if replica is None:
         return 0
-    return replica.asked if replica.role.serves else job.desired or 0
+    return replica.replicas if replica.role.serves else job.desired or 0
 
 
 def _servers(name: str, wanted: int, job: PyTorchJob) -> _Finding:

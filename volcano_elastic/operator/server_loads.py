@@ -150,7 +150,9 @@ class ServerLoads:
     def _is_due(self, job: PyTorchJob) -> bool:
         asked, now = self._known[job.key].asked, self._clock().timestamp()
         often = _bounds(job) is not None or self._replaces(job)
-        if not often and asked is not None and now - asked < _SELDOM_SECONDS:
+        # Those of other jobs stand in no status.
+        seldom = job.elastic is not None and (asked is None or now - asked >= _SELDOM_SECONDS)
+        if not (often or seldom):
             return False
         self._known[job.key].asked = now
         return True

@@ -62,7 +62,7 @@ def decide(
         return Servers(changed=known is not None)
     in_force = server_count.in_force(job.status, spec.asked)
     wanted = in_force
-    planned = None if plan is None else plan.replicas(spec.role.name, spec.asked)
+    planned = None if plan is None else plan.replicas(spec.role.name, spec.replicas)
     if plan is not None and planned is not None:
         number = min(max(planned, 1), server_count.MOST)
         wanted = ServerCount(number, spec.asked, f"{_BY_PLAN}{plan.name}")
