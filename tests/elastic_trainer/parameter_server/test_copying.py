@@ -195,6 +195,23 @@ async def test_copy_has_what_its_server_gave_away_until_it_is_outdated() -> None
     assert holder is not None and rows(holder) == rows(source)
 
 
+async def test_rows_that_were_given_are_evicted_by_who_took_them_alone() -> None:
+    run = Run()
+    for _ in range(10):
+        run.push()
+    run.pushes = False
+    taker, source = Service("c:1", "first", ""), run.source.holder
+    assert await given_to(taker, run.source, HALF)
+    before = {one: row for one, row in rows(source).items() if where(one) in HALF}
+    for _ in range(30):
+        run.push()
+    assert source.hold_again(taker.life, HALF, 5)
+    assert {one: row for one, row in rows(source).items() if where(one) in HALF} == before
+    for _ in range(3):
+        run.push()
+    assert {one for one in rows(source) if where(one) in HALF} != set(before), "as any other row"
+
+
 async def test_copy_has_anew_what_went_away_and_came_back() -> None:
     run = Run()
     for _ in range(10):

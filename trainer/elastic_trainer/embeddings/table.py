@@ -147,6 +147,8 @@ class Table:
         """Each is called with the ids of which an update changed anything."""
         self.drops = np.zeros(BUCKETS, dtype=np.int64)
         """By bucket, how often what was held of it was dropped."""
+        self.resting = np.zeros(BUCKETS, dtype=bool)
+        """Buckets from which nothing is evicted: others update their rows meanwhile."""
         self._candidates = Candidates()
         dtype = np.float32 if settings.dtype == torch.float32 else np.float64
         self._rows = BucketRows(
@@ -321,13 +323,14 @@ class Table:
         settings = self.settings
         if settings.evict_idle is None and settings.max_rows is None:
             return
-        rows = self._rows.rows()
+        rows = self._rows.rows(np.flatnonzero(~self.resting))
         goes = np.zeros(len(rows), dtype=bool)
         if settings.evict_idle is not None:
             idle = self.step - self._rows.columns["last"].numbers[rows]
             goes |= idle > settings.evict_idle
             ids, _, last = self._candidates.entries()
             ids = ids[self.step - last > settings.evict_idle]
+            ids = ids[~self.resting[buckets(ids)]]
             self._tell(ids)
             self._candidates.forget(ids)
         if settings.max_rows is not None:

@@ -258,6 +258,8 @@ class Holder:
         if taker:
             self.held[of] = False
             self._given.setdefault(taker, np.zeros(BUCKETS, dtype=bool))[of] = True
+            for table in self.tables.values():
+                table.resting[of] = True
             self._lose(of)
 
     def given(self) -> dict[str, Buckets]:
@@ -397,6 +399,8 @@ class Holder:
     def _keep_no_longer(self, given: Buckets) -> None:
         for mask in self._given.values():
             mask[given] = False
+        for table in self.tables.values():
+            table.resting[given] = False
         self._given = {life: mask for life, mask in self._given.items() if mask.any()}
 
     def drop_rows(self, given: Buckets) -> None:
