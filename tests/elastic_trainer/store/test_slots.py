@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from elastic_trainer.store.blob import lay_out
-from elastic_trainer.store.slot import Slot, SlotError, Slots
+from elastic_trainer.store.slot import PAYLOAD, Slot, SlotError, Slots
 
 from tests.elastic_trainer.store.slot_states import label, rewrite_label, save, steps
 
@@ -172,6 +172,34 @@ class TestSlots:
             SlotError, match=r"has 65536 bytes.*expected 208192.*shared-memory.*shm-size"
         ):
             slots.check(100_000)
+
+    def test_room_for_copies_leaves_places_for_those_that_follow(self, tmp_path: Path) -> None:
+        slots = Slots(tmp_path, 0)
+        slots.spared = frozenset({save(slots, 1)})
+        size = slots.slots[0].path.stat().st_size - PAYLOAD
+        slots.reserve("t", [size] * 5)
+        made = {path for path in tmp_path.iterdir() if path.stat().st_size == PAYLOAD + size}
+        assert len(made) == 6 and len(slots.spared) == 1
+        for _ in range(5):
+            slots.spared |= {slots.copy("t", size, lambda _: None)}
+        assert {slot.path for slot in slots.spared} == made
+        with pytest.raises(SlotError, match="bytes in 0 places"):
+            slots.reserve("t", [size] * 2)
+        slots.reserve("t", [size])  # the next state's
+        save(slots, 8).verify()
+        save(slots, 9)
+
+    def test_room_is_taken_before_a_copy_is_under_way(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        slots = Slots(tmp_path, 0)
+
+        def full(*_: object) -> None:  # by the node's other ranks, since there was room
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(SlotError, match="No space left on device"):
+            slots.reserve("t", [1000])
 
     def test_memory_that_ends_later_leaves_the_newest(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

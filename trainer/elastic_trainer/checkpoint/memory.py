@@ -23,6 +23,7 @@ from elastic_trainer.store.memory_folder import SHORT_SECONDS, remove_abandoned
 from elastic_trainer.store.origin import Origin, read_origin, write_origin
 from elastic_trainer.store.slot import (
     MEMORY_VARIABLE,
+    TURNS,
     Label,
     Slot,
     SlotError,
@@ -170,11 +171,12 @@ class Memory:
     def spare(self, training: str, identity: Identity) -> None:
         """Keep what is here of a sharded state, of any world, until a newer one is on two nodes."""
         for slots in self._all_slots():
-            slots.spared = frozenset(
+            there = [
                 slot
                 for slot, label in slots.sealed().items()
                 if (label.training, label.identity) == (training, identity)
-            )
+            ]
+            slots.spared = frozenset(there[: len(slots.slots) - TURNS])  # else none could be saved
 
     def _all_slots(self) -> list[Slots]:
         return [self._slots] + ([self.mirror.slots] if self.mirror is not None else [])

@@ -67,6 +67,7 @@ class Mirror:
         problem = None
         try:
             self._slots.check(parts[giver].payload)
+            self._slots.reserve(label.training, [parts[giver].payload])
             content = slot.content(label)
         except Exception as error:  # whatever it is, the other ranks wait for a word
             problem = str(error) or repr(error)
@@ -183,7 +184,8 @@ class Mirror:
             for part in gather_objects({owner: found[owner][1].numel() for owner in found}, group):
                 sizes |= part
             try:
-                target.check_for([sizes.get(one.owner, 0) for one in copies if one.taker == rank])
+                taken = [sizes.get(one.owner, 0) for one in copies if one.taker == rank]
+                target.reserve(training, taken)
             except SlotError as error:
                 problem = problem or str(error)
             problem = next((one for one in gather_objects(problem, group) if one), None)

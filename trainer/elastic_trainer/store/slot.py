@@ -23,6 +23,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ MORE = (
 
 SEAL = 2048
 PAYLOAD = 4096
-SLOTS = 5
-"""Two in turn, one more for each that is being copied, to storage and to a peer's memory, and one
-for a state that is spared."""
+SLOTS = 8
+"""Two in turn, one more for each that is being copied, to storage and to a peer's memory, and those
+that are spared: of a mirror, parts of all nodes that left. Each is made when it is needed."""
 TURNS = 2
 
 _EMPTY = (-1, -1, False)
@@ -318,19 +319,30 @@ class Slots:
                 f"rank's checkpoints: expected {wanted}, {turns} times the state; {MORE}"
             )
 
-    def check_for(self, sizes: Sequence[int]) -> None:
-        """Raises SlotError where there is no room for payloads of these sizes beside what is spared
-        and the newest."""
+    def reserve(self, training: str, sizes: Sequence[int]) -> None:
+        """Have room for `copy` of payloads of these sizes, in this order, beside what is spared and
+        the newest, and places left for those that follow.
+
+        Raises:
+            SlotError: there isn't.
+        """
         sealed = list(self.sealed())[:1]
-        free_slots = [one for one in self.slots if one not in self.spared and one not in sealed]
+        places = [one for one in self.slots if one not in self.spared and one not in sealed]
         files = os.statvfs(self.folder)
         wanted = sum(PAYLOAD + size for size in sizes)
-        there = files.f_bavail * files.f_frsize + sum(_size(one.path) for one in free_slots)
-        if len(sizes) > len(free_slots) or wanted > there:
+        there = files.f_bavail * files.f_frsize + sum(_size(one.path) for one in places)
+        left = max(0, len(places) - (TURNS if len(sizes) > 1 else 0))
+        if len(sizes) > left or wanted > there:
             raise SlotError(
-                f"the shared memory at {self.folder.parent} has {there} bytes in "
-                f"{len(free_slots)} places: expected {wanted} in {len(sizes)}; {MORE}"
+                f"the shared memory at {self.folder.parent} has {there} bytes in {left} places: "
+                f"expected {wanted} in {len(sizes)}; {MORE}"
             )
+        spared = self.spared
+        try:
+            for size in sizes:  # the node's other ranks take of the same memory meanwhile
+                self.spared |= {self._put(training, partial(Slot.prepare, size=size))}
+        finally:
+            self.spared = spared
 
     def prepare(self, size: int) -> None:
         """Make room for payloads of `size` bytes: writes then only copy. Raises SlotError."""
