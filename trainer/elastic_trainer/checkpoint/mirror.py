@@ -167,6 +167,7 @@ class Mirror:
 
         Raises:
             SlotError: on every rank, if a part is gone, or there is no room for it.
+            RuntimeError: a rank was lost, or its room was taken in the midst of it.
         """
         if not copies:
             return
@@ -189,17 +190,24 @@ class Mirror:
             except SlotError as error:
                 problem = problem or str(error)
             problem = next((one for one in gather_objects(problem, group) if one), None)
-            if problem is not None:
-                raise SlotError(problem)
-            for copy in copies:
-                if rank == copy.giver:
+            for copy in copies if problem is None else ():
+                if rank == copy.giver != copy.taker:
                     for content in reversed(found[copy.owner]):  # the head last
                         for piece in _pieces(content):
                             dist.send(piece, copy.taker, group=group)
                 elif rank == copy.taker:
                     fill = partial(_receive, copy.giver, group)
-                    target.spared |= {target.copy(training, sizes[copy.owner], fill)}
-            dist.barrier(group)
+                    if copy.giver == rank:  # it mirrored the part of the place that it has now
+                        fill = partial(_take_next, iter(reversed(found[copy.owner])))
+                    try:
+                        taken = target.copy(training, sizes[copy.owner], fill)
+                    except SlotError as error:  # the others are in the midst of it, and must hear
+                        raise RuntimeError(f"room that was there is gone: {error}") from error
+                    target.spared |= {taken}
+            # In another group: what others still wait for in this one may be lost as it is closed.
+            ProcessGroup.current().barrier()
+            if problem is not None:
+                raise SlotError(problem)
         finally:
             dist.destroy_process_group(group)
 
@@ -218,6 +226,10 @@ class Mirror:
 def _receive(source: int, group: dist.ProcessGroup | None, target: torch.Tensor) -> None:
     for piece in _pieces(target):
         dist.recv(piece, source, group=group)
+
+
+def _take_next(contents: Iterator[torch.Tensor], target: torch.Tensor) -> None:
+    target.copy_(next(contents))
 
 
 def _pieces(content: torch.Tensor) -> Iterator[torch.Tensor]:
