@@ -115,6 +115,40 @@ def test_ranks_of_a_large_world_leave_a_collective_of_those_they_met_late() -> N
         ranks.kill()
 
 
+COMES_LATE = """
+import os, sys, time
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop import round_member
+from elastic_trainer.ranks.neighbours import FULL_MESH_VARIABLE
+
+WORLD, port = 3, int(sys.argv[1])
+os.environ[FULL_MESH_VARIABLE] = "2"
+round_member.PEER_SECONDS = 1.0
+children = []
+for rank in range(WORLD):
+    child = os.fork()
+    if not child:
+        if rank == WORLD - 1:
+            time.sleep(3.0)
+        place = round_member.Place(1, rank, WORLD, "127.0.0.1", port)
+        said = round_member.RoundMember()._connect(WorkerLink(None), place, rank)
+        os.write(1, f"{said}\\n".encode())
+        os._exit(0)
+    children.append(child)
+for child in children:
+    os.waitpid(child, 0)
+"""
+
+
+def test_ranks_of_a_large_world_wait_for_one_that_comes_late_as_those_of_a_small_one() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
+    ranks = TorchProcess(COMES_LATE, store.port)
+    try:
+        assert ranks.communicate(timeout=60)[0] == "[0, 1, 2]\n" * 3
+    finally:
+        ranks.kill()
+
+
 BREAKS = """
 import itertools, os, random, sys, threading, time
 from datetime import timedelta

@@ -29,6 +29,7 @@ from elastic_trainer.loop.place import set_environment
 from elastic_trainer.ranks.connection import Address, Connections
 from elastic_trainer.ranks.gathering import gather_objects
 from elastic_trainer.ranks.neighbours import (
+    await_all,
     connecting_when_used,
     full_mesh_ranks,
     meet,
@@ -42,8 +43,8 @@ T = TypeVar("T")
 CONNECT_SECONDS = 10.0
 """For all of a round's ranks to find one another."""
 PEER_SECONDS = 5.0
-"""For one connection in a large world. gloo tries five times, and nobody can break the wait; it is
-as long where a rank comes late to what is used for the first time."""
+"""For one connection in a large world, once all ranks are there. gloo tries five times, and nobody
+can break the wait; it is as long where a rank comes late to what is used for the first time."""
 PATIENCE_SECONDS = 3.0
 """How long an error waits for the word that a peer was its cause, if a peer's connection failed."""
 SHUT_AGAIN_SECONDS = 0.01
@@ -133,6 +134,10 @@ class RoundMember:
         )
         large = place.world > full_mesh_ranks(os.environ)
         self._peers = len(neighbours(place.rank, place.world)) if large else None
+        if large:
+            await_all(self._store, place.world, timedelta(seconds=CONNECT_SECONDS))
+            if link.over:  # the others came before, and have left
+                raise RuntimeError("the round was over before this rank was in it")
         before = sys.excepthook
         with connecting_when_used() if large else contextlib.nullcontext():
             # Who waits for a peer's connection waits at no connection that could be shut down: one

@@ -17,6 +17,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
 
 FULL_MESH_VARIABLE = "VOLCANO_ELASTIC_FULL_MESH_RANKS"
 """In the environment of all of the job's containers, to change FULL_MESH_RANKS."""
@@ -24,6 +26,7 @@ FULL_MESH_RANKS = 64
 """Up to so many, each rank is connected to each other from the beginning."""
 _LAZY_VARIABLE = "TORCH_GLOO_LAZY_INIT"
 """torch reads it whenever it makes a group; old versions don't know it, and connect all."""
+_ARRIVED = "elastic-arrived"
 _TAG = 0x7E1A
 """Told from messages of the training's own."""
 
@@ -57,6 +60,19 @@ def connecting_when_used() -> Iterator[None]:
             del os.environ[_LAZY_VARIABLE]
         else:
             os.environ[_LAZY_VARIABLE] = before
+
+
+def await_all(store: Any, world: int, timeout: timedelta) -> None:
+    """Return once as many ranks as there are have called this with their round's store.
+
+    Who connects waits for nobody then: gloo's wait for one that comes late can't be broken.
+
+    Raises:
+        RuntimeError: they have not, within that time, or the store's connection has ended.
+    """
+    if store.add(f"{_ARRIVED}/count", 1) == world:
+        store.set(f"{_ARRIVED}/all", "")
+    store.wait([f"{_ARRIVED}/all"], timeout)
 
 
 def meet(rank: int, world: int) -> None:
