@@ -84,7 +84,10 @@ class Director:
         self._keepers: dict[str, str] = {}
         """By life, the one that is to keep a copy of its rows, or was at last."""
         self._begin, self._order, self._adopt = begin, order, adopt
-        self._started = time.monotonic()
+        self._started = self._ticked = time.monotonic()
+        self._woke = -float("inf")
+        """When this one last went on after it had stood still, as others' silence could be its own.
+        """
         self._servers: dict[str, Server] = {}
         self._version = 0
         self._placement = Placement((), ())
@@ -181,6 +184,11 @@ class Director:
     def tick(self) -> None:
         """Do what is to be done next."""
         now = time.monotonic()
+        if now - self._ticked >= LEASE_SECONDS:
+            self._woke = now
+        self._ticked = now
+        if now - self._woke < LEASE_SECONDS:
+            return  # who is there says so by then
         if (
             not self.epoch
             and now - self._started >= SETTLE_SECONDS
