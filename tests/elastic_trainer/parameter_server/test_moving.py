@@ -299,3 +299,51 @@ async def test_rows_that_come_back_before_they_are_forgotten_stay() -> None:
     target.held[comes] = False
     run.check()
     assert len(source.tables["items"]) == len(run.expected)
+
+
+async def test_rows_that_were_given_are_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that comes late may have the first server order what another one holds by now."""
+    run = Run()
+    for _ in range(3):
+        run.push()
+    assert (await run.move(0))[0]
+    third = Service("c:1", "first", "")
+    monkeypatch.setattr(run.source._stubs, "of", lambda _: Direct(third, lambda _: None))
+    request = messages.GiveRequest(buckets=pack(MOVED), address="c:1", life=third.life, turn=2)
+    assert not (await run.source.Give(request, None)).given
+    assert not third.holder.held.any()
+    run.check()
+
+
+async def test_who_has_taken_rows_since_its_last_word_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was sent SIGTERM while they were on their way, and had nothing when it said so."""
+    run = Run()
+    for _ in range(3):
+        run.push()
+    taken = 0
+
+    class First:
+        async def Report(self, report: Any, timeout: float) -> Any:  # noqa: N802
+            nonlocal taken
+            holds = np.frombuffer(report.held, dtype=np.int8).any()
+            taken += (await run.move(0, pushes=False))[0]
+            return messages.Owners(released=report.leaving and not holds)
+
+    monkeypatch.setattr(run.target._stubs, "of", lambda _: First())
+    run.target.leave()
+    follows = asyncio.create_task(run.target._follow())
+    await asyncio.sleep(0.5)
+    assert taken and not run.target.ended.is_set()
+    run.check()
+    follows.cancel()
+
+
+async def test_who_ends_takes_nothing() -> None:
+    run = Run()
+    for _ in range(3):
+        run.push()
+    run.target.ended.set()
+    assert not (await run.move(0))[0]
+    run.check()

@@ -312,14 +312,15 @@ class Service(ParameterServerServicer):
         return self._director.owners(request.life)
 
     async def Give(self, request: Any, context: Any) -> Any:  # noqa: N802
-        if request.epoch != self._epoch or self._gives():
+        given = unpack(request.buckets)
+        if request.epoch != self._epoch or self._gives() or not self.holder.held[given].all():
             return messages.GiveReply(given=False)
         self._giving_to = request.life
         self._move = asyncio.get_running_loop().create_task(
             give(
                 self.holder,
                 Order(
-                    unpack(request.buckets),
+                    given,
                     self.life,
                     request.life,
                     self._stubs.of(request.address),
@@ -349,7 +350,8 @@ class Service(ParameterServerServicer):
         return messages.ReceiveReply(accepted=await _checked(context, received))
 
     async def Take(self, request: Any, context: Any) -> Any:  # noqa: N802
-        if request.life != self.life or self._epoch not in ("", request.epoch):
+        wrong = request.life != self.life or self._epoch not in ("", request.epoch)
+        if wrong or self.ended.is_set():
             return messages.TakeReply(taken=False)
         taken = self.holder.take(
             request.move,
@@ -528,8 +530,8 @@ class Service(ParameterServerServicer):
     async def _direct(self, director: Director) -> None:
         while True:
             self._measure()
-            self._report_self()
             await self._heed(self._owners)
+            self._report_self()  # as it is when it may end
             director.tick()
             if self.leaving and director.may_end(self.life):
                 self.ended.set()
@@ -580,7 +582,8 @@ class Service(ParameterServerServicer):
                 self._owners, self._leased_until = owners, said + LEASE_SECONDS
                 self._load_told = said if load is not None else self._load_told
                 await self._heed(owners)
-                if owners.released and self.leaving:
+                # What it said may be out of date by now: it may have taken something.
+                if owners.released and self.leaving and not self.holder.held.any():
                     self.ended.set()
             if self.leaving and time.monotonic() >= self._leased_until:
                 log.warning("%s doesn't answer: ending with %d rows", self._first, self.holder.rows)
