@@ -15,6 +15,9 @@ from elastic_trainer.embeddings.candidates import Candidates
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets, first_values
 from elastic_trainer.embeddings.row_optimizer import RowOptimizer
 
+AWAKE = -1
+"""No step: of a bucket that doesn't rest."""
+
 
 @dataclass(frozen=True)
 class TableSettings:
@@ -147,8 +150,8 @@ class Table:
         """Each is called with the ids of which an update changed anything."""
         self.drops = np.zeros(BUCKETS, dtype=np.int64)
         """By bucket, how often what was held of it was dropped."""
-        self.resting = np.zeros(BUCKETS, dtype=bool)
-        """Buckets from which nothing is evicted: others update their rows meanwhile."""
+        self._rests_since = np.full(BUCKETS, AWAKE)
+        """By bucket, the step since which others update its rows, though they are here."""
         self._candidates = Candidates()
         dtype = np.float32 if settings.dtype == torch.float32 else np.float64
         self._rows = BucketRows(
@@ -275,12 +278,30 @@ class Table:
         """Hold these buckets no longer."""
         self._rows.drop(_numbers(given))
         self._candidates.drop(_numbers(given))
+        self._rests_since[_numbers(given)] = AWAKE
         self.drops[_numbers(given)] += 1
 
     def clear(self) -> None:
         """Hold nothing, as at the beginning."""
         self.drop(range(BUCKETS))
         self.step = 0
+
+    def rest(self, given: Collection[int]) -> None:
+        """Evict nothing from these buckets until they wake: others update their rows meanwhile."""
+        self._rests_since[_numbers(given)] = self.step
+
+    def wake(self, given: Collection[int]) -> None:
+        """Go on with these buckets as if no step had been counted while they rested."""
+        of = _numbers(given)
+        of = of[self._rests_since[of] != AWAKE]
+        missed = np.zeros(BUCKETS, dtype=np.int64)
+        missed[of] = self.step - self._rests_since[of]
+        self._rests_since[of] = AWAKE
+        rows = self._rows.rows(of)
+        self._rows.columns["last"].numbers[rows] += missed[buckets(self._rows.ids(rows))]
+        ids, seen, last = self._candidates.entries(of)
+        if len(ids):
+            self._candidates.put(ids, seen, last + missed[buckets(ids)])
 
     # ---- rows
 
@@ -323,14 +344,14 @@ class Table:
         settings = self.settings
         if settings.evict_idle is None and settings.max_rows is None:
             return
-        rows = self._rows.rows(np.flatnonzero(~self.resting))
+        awake = np.flatnonzero(self._rests_since == AWAKE)
+        rows = self._rows.rows(awake)
         goes = np.zeros(len(rows), dtype=bool)
         if settings.evict_idle is not None:
             idle = self.step - self._rows.columns["last"].numbers[rows]
             goes |= idle > settings.evict_idle
-            ids, _, last = self._candidates.entries()
+            ids, _, last = self._candidates.entries(awake)
             ids = ids[self.step - last > settings.evict_idle]
-            ids = ids[~self.resting[buckets(ids)]]
             self._tell(ids)
             self._candidates.forget(ids)
         if settings.max_rows is not None:

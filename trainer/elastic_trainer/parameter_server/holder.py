@@ -259,7 +259,7 @@ class Holder:
             self.held[of] = False
             self._given.setdefault(taker, np.zeros(BUCKETS, dtype=bool))[of] = True
             for table in self.tables.values():
-                table.resting[of] = True
+                table.rest(of.tolist())
             self._lose(of)
 
     def given(self) -> dict[str, Buckets]:
@@ -279,6 +279,8 @@ class Holder:
         if mask is None or not mask[given].all() or self.held[given].any():
             return False
         self._keep_no_longer(given)
+        for table in self.tables.values():
+            table.wake(given.tolist())
         self.hold(given, {}, {}, turn)
         return True
 
@@ -399,8 +401,6 @@ class Holder:
     def _keep_no_longer(self, given: Buckets) -> None:
         for mask in self._given.values():
             mask[given] = False
-        for table in self.tables.values():
-            table.resting[given] = False
         self._given = {life: mask for life, mask in self._given.items() if mask.any()}
 
     def drop_rows(self, given: Buckets) -> None:
