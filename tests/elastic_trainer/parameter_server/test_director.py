@@ -62,6 +62,7 @@ async def test_first_server_that_stood_still_takes_its_own_silence_for_nobody_el
     told.now += LOST_SECONDS + 1
     told.director.report(replace(first, heard=told.now), 0)
     told.director.tick()
+    assert not told.director.may_end("life-0"), "it has whom to give its rows to"
     told.goes_on(LEASE_SECONDS + 5, first, second)
     assert not told.file.read().ended
     assert not told.director.owners("life-1").gone

@@ -228,7 +228,10 @@ class Director:
     def may_end(self, life: str) -> bool:
         """Tell whether the first server, of this life, may end: it has given all away, or nobody
         stays whom it could give to."""
-        present = self._present(time.monotonic())
+        now = time.monotonic()
+        if now - self._woke < LEASE_SECONDS:
+            return False
+        present = self._present(now)
         others = [one for one in present if one.life != life]
         mine = [one for one in present if one.life == life]
         return all(one.leaving for one in others) or all(map(is_released, mine))
