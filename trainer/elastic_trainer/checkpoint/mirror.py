@@ -185,8 +185,8 @@ class Mirror:
             for part in gather_objects({owner: found[owner][1].numel() for owner in found}, group):
                 sizes |= part
             try:
-                taken = [sizes.get(one.owner, 0) for one in copies if one.taker == rank]
-                target.reserve(training, taken)
+                coming = [sizes.get(one.owner, 0) for one in copies if one.taker == rank]
+                target.reserve(training, coming)
             except SlotError as error:
                 problem = problem or str(error)
             problem = next((one for one in gather_objects(problem, group) if one), None)
