@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from elastic_trainer import Checkpointer, ElasticDataset
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.store.blob import Blob, lay_out
 from elastic_trainer.store.slot import PAYLOAD, Label, SlotError, payload_size
+from torch.utils.data import TensorDataset
 
 
 class Agent(WorkerLink):
@@ -70,6 +72,37 @@ def test_a_state_that_fits_once_is_kept_in_one_slot_once_storage_has_the_one_bef
     with pytest.raises(SlotError, match="not in storage: the volume is full"):
         memory.save(*state(4))
     assert [found.step for found in memory._slots.sealed().values()] == [3]
+
+
+def test_the_slot_is_used_again_once_a_later_state_is_in_storage(
+    tmp_path: Path,
+) -> None:
+    agent = Agent()
+    (folder := tmp_path / "slots").mkdir()
+    model = torch.nn.Linear(60, 60)
+    data = ElasticDataset(TensorDataset(torch.ones(8, 60)), global_batch=1, epochs=9)
+    checkpointer = Checkpointer(
+        tmp_path / "commits",
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters()),
+        data=data,
+        memory=Memory(folder, agent),
+        link=agent,
+        every=1,
+    )
+    memory = checkpointer._memory
+    assert memory is not None
+    memory._slots.turns = 1
+    held = []
+    for step, _ in enumerate(data, 1):
+        # The agent tells of its last error until it has stored something again.
+        agent.error = "the volume was full" if step > 1 else ""
+        checkpointer.step()
+        held.append([label.step for slot in memory._slots.slots if (label := slot.label())])
+        if step == 4:
+            break
+    assert held == [[1], [1], [3], [3]]
+    assert [commit.step for commit in checkpointer.storage.commits()] == [4, 2]
 
 
 def test_two_fit_where_there_is_room_and_nothing_where_there_is_none(

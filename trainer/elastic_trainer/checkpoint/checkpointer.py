@@ -575,6 +575,8 @@ class Checkpointer:
                     self.storage, step=step, run=run, state=self._captured(), round_=round_
                 )
                 self.link.committed(step, place=self._place, size=commit.size)
+                if self._memory is not None:
+                    self._memory.note_stored(self._identity)
         except StorageError:
             self.saved = None
             raise

@@ -13,7 +13,7 @@ from typing import Any
 from torch.distributed.device_mesh import DeviceMesh
 
 from elastic_trainer.checkpoint.mirror import Mirror
-from elastic_trainer.checkpoint.recovery import Identity, Part, Recovery
+from elastic_trainer.checkpoint.recovery import NOTHING, Identity, Part, Recovery
 from elastic_trainer.checkpoint.snapshot import Snapshot
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
@@ -69,6 +69,8 @@ class Memory:
             self.mirror = Mirror(self._slots, Slots(folder, local_rank, "mirror"), local_world)
         self._prefault: threading.Thread | None = None
         self._prepared = 0
+        self._stored = NOTHING
+        """The newest state that was brought to storage past memory."""
 
     @classmethod
     def from_environment(
@@ -119,6 +121,10 @@ class Memory:
         self._wait()
         self._await_storage()
         return Snapshot(self._slots, label, blob, steady, self._copier)
+
+    def note_stored(self, identity: Identity) -> None:
+        """Know that this state was brought to storage past memory: none before it is needed."""
+        self._stored = identity
 
     def tell(self, slot: Slot, step: int, **storage: Any) -> None:
         """Have the agent verify a slot, and bring it to storage if `storage` says to which; see
@@ -255,9 +261,12 @@ class Memory:
         """Of one slot, what it holds is lost as the next save begins: wait until storage has it.
 
         Raises:
-            SlotError: it isn't brought there.
+            SlotError: it isn't brought there, nor is a later one.
         """
         if self._slots.turns == 1 and (error := self._link.settle(storage=True)):
+            held = self._slots.slots[0].label()
+            if held is None or held.identity <= self._stored:
+                return
             raise SlotError(f"the one slot is kept, as what it holds is not in storage: {error}")
 
     def _make_room(self, size: int) -> None:
