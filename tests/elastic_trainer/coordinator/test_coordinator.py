@@ -111,6 +111,22 @@ def test_memory_that_the_next_round_has_no_place_for_does_not_stay() -> None:
     assert not any(job.last(agent, FenceStop).memory_stays for agent in job.state.agents)
 
 
+def test_memory_does_not_stay_where_others_take_the_places_of_the_next_round() -> None:
+    for waiting, stays in (((0, 1, 2), False), ((0,), True), ((7, 8, 9), True)):
+        job = Job(min_nodes=1, max_nodes=4).running(3, 4, 5, 6)
+        job.join(*waiting)  # of whom the round had no place for any
+        job.say("a6", Leave())
+        fence = job.last("a6", FenceAsk).fence
+        for agent in ("a3", "a4", "a5", "a6"):
+            job.say(agent, FenceReply(fence, 3))
+        assert job.last("a3", FenceStop).memory_stays is stays
+        for agent in ("a3", "a4", "a5", "a6"):
+            job.say(agent, Fenced(fence, 4))
+        job.join(3, 4, 5)
+        job.pass_time(1.0)
+        assert (len({"a3", "a4", "a5"} - set(job.members())) <= 1) is stays
+
+
 def test_a_leaver_does_not_wait_for_workers_that_never_link() -> None:
     job = Job(min_nodes=1, max_nodes=4)
     job.join(0, 1)

@@ -486,9 +486,12 @@ def _tell_stop(draft: Draft, fence: Fence) -> None:
     attached = draft.attached()
     alone = all(agent.leaving for agent in attached)
     number = draft.state.round.round
-    staying = sum(not agent.leaving for agent in attached)
+    stay = [agent for agent in attached if not agent.leaving]
+    size = draft.state.settings.size
+    there = sorted([*stay, *draft.waiting()], key=lambda agent: agent.order)
+    displaced = {agent.agent for agent in stay} - {a.agent for a in there[: size(len(there))]}
     # One that the next round has no place for is as good as lost: of any part there are two.
-    placed = staying - draft.state.settings.size(staying) <= 1
+    placed = max(len(stay) - size(len(stay)), len(displaced)) <= 1
     stops = {
         leaving: FenceStop(
             fence.fence,
