@@ -2,10 +2,11 @@
 
 gloo connects each rank to each other, and each reads all addresses of all others from the round's
 store: one core spends 0.2 s on 64 ranks, 0.7 s on 128, and four times as much for twice as many;
-no process may have sockets for thousands. Its collectives talk along rings and trees, to ranks a
-power of two away: 2 log2(n) of them. So beyond FULL_MESH_RANKS these are connected at the beginning
-of a round, and others when they are first used, by all-to-all, or by sends to a rank of one's
-choice.
+not every process may have sockets for thousands. Most of its collectives talk along rings and
+trees, to ranks a power of two away: 2 log2(n) of them. So beyond FULL_MESH_RANKS these are
+connected at the beginning of a round, and others when they are first used, by all-to-all, by
+gathers, whose root hears each rank itself, or by sends to a rank of one's choice. Rank 0 gathers
+what all say as a round begins (gathering.py), so it alone is connected to each.
 
 All of a round's ranks connect in the same way. In small worlds each is connected to each other, as
 every survivor then sees at once that a peer has died, and not only by what the agents say.
