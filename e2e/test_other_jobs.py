@@ -120,7 +120,7 @@ async def test_a_job_grows_into_idle_gpus_and_shrinks_for_a_pytorchjob(
     events = (await client.list(EVENTS, "default"))["items"]
     told = [e for e in events if e["involvedObject"]["kind"] == "Job"]
     why = next(e["message"] for e in told if e["reason"] == "ShrunkForMinimum")
-    assert why.startswith("default/train needs 2 GPUs to start; render gives back 2 of its 3")
+    assert why.startswith("train needs 2 GPUs to start; render gives back 2 of its 3")
     status = (await client.get(JOBS, NAME, "default"))["status"]
     assert not status.get("failed"), "no pod that left counts as a failure"
     log = (stage.cluster.logs / "operator.log").read_text()
