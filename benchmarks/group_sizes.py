@@ -26,7 +26,7 @@ from elastic_trainer.ranks.reverse_lookup import stop_reverse_lookups
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 PATIENCE = timedelta(seconds=300)
-"""For all ranks to start, and to find one another."""
+"""Patience for all ranks to start, and to find one another."""
 ROUNDS = 3
 
 

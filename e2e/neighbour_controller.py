@@ -45,13 +45,13 @@ class Neighbour:
     """One of these controllers."""
 
     name: str
-    """Of its program; its namespace is NAME-system."""
+    """Name of its program; its namespace is NAME-system."""
     version: str
     """`config.NAME.x-k8s.io/VERSION` of its configuration."""
     webhooks: frozenset[str]
     """Names of the webhooks whose kinds are served here."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of its configuration."""
+    """More of its configuration."""
 
     @property
     def namespace(self) -> str:

@@ -57,7 +57,7 @@ def pod_spec() -> Object:
 
 
 def job(name: str, size: int, most: int = 0) -> Object:
-    """Of one GPU a pod; `most`: it is elastic."""
+    """Return a Job of one GPU a pod, elastic up to `most`."""
     meta: Object = {"name": name, "namespace": "default"}
     meta["labels"] = {"kueue.x-k8s.io/queue-name": "local"}
     if most:

@@ -1,4 +1,4 @@
-"""What the recorded past would have brought, had something been otherwise."""
+"""Replays of the recorded past, had something been otherwise."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from torch.utils.data import TensorDataset
 GLOBAL_BATCH = 24
 SAMPLES = 96
 STEPS = 12
-"""Of a whole training."""
+"""Steps of a whole training."""
 POINTS = (
     "in a step",
     "stepped",

@@ -258,7 +258,7 @@ class Memory:
             )
 
     def _await_storage(self) -> None:
-        """Of one slot, what it holds is lost as the next save begins: wait until storage has it.
+        """Wait until storage has what the only slot holds, which is lost as the next save begins.
 
         Raises:
             SlotError: it isn't brought there, nor is a later one.

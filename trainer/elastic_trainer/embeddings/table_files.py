@@ -33,7 +33,7 @@ class Part:
     step: int
     entries: Entries
     ids: torch.Tensor | None = None
-    """Of which these are all entries; None: they are all that the rank has."""
+    """Rows whose entries these are, all of them; None: they are all that the rank has."""
 
 
 def write_tables(

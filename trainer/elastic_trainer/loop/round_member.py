@@ -43,8 +43,9 @@ T = TypeVar("T")
 CONNECT_SECONDS = 10.0
 """For all of a round's ranks to find one another."""
 PEER_SECONDS = 5.0
-"""For one connection in a large world, once all ranks are there. gloo tries five times, and nobody
-can break the wait; it is as long where a rank comes late to what is used for the first time."""
+"""Patience for one connection in a large world, once all ranks are there. gloo tries five times,
+and nobody can break the wait; it is as long where a rank comes late to what is used for the first
+time."""
 PATIENCE_SECONDS = 3.0
 """How long an error waits for the word that a peer was its cause, if a peer's connection failed."""
 SHUT_AGAIN_SECONDS = 0.01

@@ -32,7 +32,7 @@ _NONE: Buckets = EVERY_BUCKET[:0]
 _NEVER = -1
 """No turn."""
 UNCOPIED_SECONDS = 60.0
-"""For so long a server that gave buckets keeps their rows for one that has no copy of them yet."""
+"""A server that gave buckets keeps their rows so long for one that has no copy of them yet."""
 
 
 @dataclass(frozen=True)
