@@ -16,10 +16,11 @@ every survivor then sees at once that a peer has died, and not only by what the 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
+
+from elastic_trainer.ranks.variable import variable_set
 
 FULL_MESH_VARIABLE = "VOLCANO_ELASTIC_FULL_MESH_RANKS"
 """In the environment of all of the job's containers, to change FULL_MESH_RANKS."""
@@ -49,18 +50,9 @@ def neighbours(rank: int, world: int) -> tuple[int, ...]:
     return tuple(sorted(found - {rank}))
 
 
-@contextlib.contextmanager
-def connecting_when_used() -> Iterator[None]:
+def connecting_when_used() -> contextlib.AbstractContextManager[None]:
     """Let a group of gloo that is made within connect two ranks when they are first used."""
-    before = os.environ.get(_LAZY_VARIABLE)
-    os.environ[_LAZY_VARIABLE] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_LAZY_VARIABLE]
-        else:
-            os.environ[_LAZY_VARIABLE] = before
+    return variable_set(_LAZY_VARIABLE, "1")
 
 
 def await_all(store: Any, world: int, timeout: timedelta) -> None:

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
+from elastic_trainer.ranks.variable import variable_set
+
 _VARIABLE = "RES_OPTIONS"
 _stopped = False
 
@@ -28,7 +30,7 @@ def stop_reverse_lookups() -> None:
     if _stopped:
         return
     _stopped = True
-    with _variable("attempts:0"), _silent_stderr():
+    with variable_set(_VARIABLE, "attempts:0"), _silent_stderr():
         thread = threading.Thread(target=_connect, name="reverse lookup")
         thread.start()
         thread.join()
@@ -42,19 +44,6 @@ def _connect() -> None:
         TCPStore(
             "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=5)
         )
-
-
-@contextlib.contextmanager
-def _variable(value: str) -> Iterator[None]:
-    before = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_VARIABLE]
-        else:
-            os.environ[_VARIABLE] = before
 
 
 @contextlib.contextmanager
