@@ -23,24 +23,9 @@ from typing import Any
 from elastic_trainer.identity import NODE_VARIABLE
 from elastic_trainer.node_check.measurement import FAULT_VARIABLE
 
-from tests.elastic_trainer.torchrun_job import Job
+from tests.elastic_trainer.torchrun_job import STEPPING, Job
 
 BROKEN = ("crash", "wrong", "hang")
-SCRIPT = """
-import time
-from elastic_trainer.link.order import Order
-from elastic_trainer.link.worker_link import WorkerLink
-
-link = WorkerLink.from_environment()
-step = 0
-while True:
-    time.sleep(0.02)
-    order = link.boundary(step)
-    if order is not Order.GO:
-        link.committed(step)
-        link.fenced(step, order)
-    step += 1
-"""
 
 
 def first_step(count: int, faults: Mapping[int, str], *, checked: bool) -> dict[str, Any]:
@@ -52,7 +37,7 @@ def first_step(count: int, faults: Mapping[int, str], *, checked: bool) -> dict[
     """
     with tempfile.TemporaryDirectory() as folder:
         # As no round can be formed at first, nodes that come late are checked with the others.
-        job = Job(Path(folder), SCRIPT, nodes=f"{count + 1}:{count + 1}")
+        job = Job(Path(folder), STEPPING, nodes=f"{count + 1}:{count + 1}")
         job.patience = 500.0
         try:
             for index in range(count):

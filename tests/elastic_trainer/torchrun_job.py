@@ -33,6 +33,24 @@ PATIENCE = 120.0
 """Seconds: importing torch takes long when the machine is busy."""
 
 
+STEPPING = """
+import time
+from elastic_trainer.link.order import Order
+from elastic_trainer.link.worker_link import WorkerLink
+
+link = WorkerLink.from_environment()
+step = 0
+while True:
+    time.sleep(0.02)
+    order = link.boundary(step)
+    if order is not Order.GO:
+        link.committed(step)
+        link.fenced(step, order)
+    step += 1
+"""
+"""A script that does nothing but steps, for ever."""
+
+
 def free_endpoint() -> int:
     """Return a port that is free, and whose next one is.
 

@@ -18,27 +18,10 @@ from elastic_trainer.coordinator.recheck import RECHECK_VARIABLE
 from elastic_trainer.identity import COORDINATOR_VARIABLE, NODE_VARIABLE
 from elastic_trainer.node_check.measurement import FAULT_VARIABLE
 
-from tests.elastic_trainer.torchrun_job import PATIENCE, Job, children, gone
+from tests.elastic_trainer.torchrun_job import PATIENCE, STEPPING, Job, children, gone
 
 pytestmark = pytest.mark.process
 
-SCRIPT = """
-import sys, time
-import torch
-from pathlib import Path
-from elastic_trainer.link.order import Order
-from elastic_trainer.link.worker_link import WorkerLink
-
-link = WorkerLink.from_environment()
-step = 0
-while True:
-    time.sleep(0.02)
-    order = link.boundary(step)
-    if order is not Order.GO:
-        link.committed(step)
-        link.fenced(step, order)
-    step += 1
-"""
 FAILING = f"""
 import os, sys, time
 from pathlib import Path
@@ -81,7 +64,7 @@ def verdicts(told: dict[str, Any]) -> dict[int, str]:
 
 
 def test_sound_nodes_are_proven_and_then_train(folder: Path, jobs: list[Job]) -> None:
-    job = Job(folder, SCRIPT, nodes="2:2")
+    job = Job(folder, STEPPING, nodes="2:2")
     jobs.append(job)
     job.start(0, 1, options=CHECKED, environment=PATIENT)
     told = job.stepping(2)
@@ -92,7 +75,7 @@ def test_sound_nodes_are_proven_and_then_train(folder: Path, jobs: list[Job]) ->
 def test_a_node_that_is_told_to_leave_during_a_check_leaves_with_its_processes(
     folder: Path, jobs: list[Job]
 ) -> None:
-    job = Job(folder, SCRIPT, nodes="2:2")
+    job = Job(folder, STEPPING, nodes="2:2")
     jobs.append(job)
     job.start(0, 1, options=CHECKED, environment={**PATIENT, FAULT_VARIABLE: "hang"})
 
@@ -112,7 +95,7 @@ def test_a_node_that_is_told_to_leave_during_a_check_leaves_with_its_processes(
 def test_a_broken_node_is_found_and_the_others_train_without_it(
     folder: Path, jobs: list[Job]
 ) -> None:
-    job = Job(folder, SCRIPT, nodes="2:4")
+    job = Job(folder, STEPPING, nodes="2:4")
     jobs.append(job)
     # It begins with nobody, so that all are checked together however long they take to start.
     coordinator = subprocess.Popen(
