@@ -12,7 +12,7 @@ from volcano_elastic.api.pytorchjob_shape import ANNOTATION_PREFIX
 from volcano_elastic.api.role import known
 
 FIELD = "checkpointSize"
-"""Of status.elastic: quantities of bytes by role."""
+"""Field of status.elastic: quantities of bytes by role."""
 CHECKPOINT_ANNOTATION = ANNOTATION_PREFIX + "checkpoint-size"
 """A quantity of bytes."""
 SERVING = next(role.name for role in known() if role.serves)

@@ -165,7 +165,7 @@ async def test_first_copy_that_breaks_off_is_none() -> None:
 
 
 async def test_copy_has_what_its_server_gave_away_until_it_is_outdated() -> None:
-    """Whoever took it may be lost before it has a copy of its own."""
+    """Its taker may be lost before it has a copy of its own."""
     run = Run()
     for _ in range(10):
         run.push()

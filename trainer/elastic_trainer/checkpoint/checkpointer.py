@@ -229,7 +229,7 @@ class Checkpointer:
 
     @property
     def state(self) -> ModelState:
-        """What is saved and restored."""
+        """Return what is saved and restored."""
         return self._state
 
     @property

@@ -84,7 +84,7 @@ class SplitTables:
         self._files: dict[str, Any] = {}
         """The parts of the commit that was saved or restored last."""
         self._changed: list[ChangedIds] = []
-        """What changed since the last save of this round; empty: there is none to be followed."""
+        """Changes since the last save of this round; empty: there is none to be followed."""
         self._base = NOTHING
         """Identity of the save that has all rows."""
 

@@ -217,7 +217,7 @@ class StopAt:
     commit: bool
     """Nobody stays who would hold the live state."""
     memory_stays: bool = False
-    """What is in its node's memory will be there for the next round."""
+    """Its node's memory will be there for the next round."""
 
 
 @dataclass(frozen=True, slots=True)

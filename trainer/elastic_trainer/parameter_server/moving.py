@@ -57,7 +57,7 @@ class Order:
     taker: str
     """The life of the server that is to take them."""
     stub: Any
-    """Of that server."""
+    """Stub of that server."""
     epoch: str
     turn: int
     """By which they come there."""

@@ -47,7 +47,7 @@ class Kept:
     """Rows of a server that another one has, too, as they were at one moment."""
 
     life: str
-    """Of the server that held them, or took them."""
+    """Life of the server that held them, or took them."""
     buckets: Buckets
     turns: NDArray[np.int64]
     """By which each had come to who held them then."""

@@ -18,7 +18,7 @@ class GpuUse:
 
     memory: Bytes
     busy: Percent | None = None
-    """Of time in which a GPU computed, on average of all; None: the device doesn't tell."""
+    """Per cent of time in which GPUs computed, on average; None: the device doesn't tell."""
 
 
 @dataclass(frozen=True, slots=True)
