@@ -51,7 +51,7 @@ def test_a_gather_of_control_messages_ends_with_the_round(leaver: int) -> None:
 
 
 LARGE = """
-import os, sys, threading
+import os, sys, threading, traceback
 import torch, torch.distributed as dist
 from elastic_trainer.link.message import Place
 from elastic_trainer.link.worker_link import WorkerLink
@@ -66,6 +66,7 @@ def be(rank):
     member = RoundMember()
     place = Place(1, rank, WORLD, "127.0.0.1", port)
     assert member._connect(WorkerLink(None), place, rank) == list(range(WORLD))
+    await_sealed(member._store)
     member.group = ProcessGroup.current()
     known = len(member._connections._numbers)
     assert known == len({*neighbours(rank, WORLD), 0 if rank else 3} - {rank}), known
@@ -83,6 +84,12 @@ def be(rank):
     except RuntimeError:
         return "left" if member.forsaken else "left, and knows of no broken connection"
 
+def await_sealed(store):
+    # Else a quick rank's first connection may be there before a slow one has counted its own.
+    if store.add("sealed", 1) == WORLD:
+        store.set("all sealed", "")
+    store.wait(["all sealed"])
+
 def socket_numbers():
     from elastic_trainer.ranks.connection import _sockets
     return _sockets()
@@ -95,6 +102,8 @@ for rank in range(WORLD):
         try:
             os.write(1, f"{rank} {be(rank)}\\n".encode())
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(status)
@@ -109,6 +118,8 @@ def test_ranks_of_a_large_world_leave_a_collective_of_those_they_met_late() -> N
     ranks = TorchProcess(LARGE, store.port)
     try:
         lines = [ranks.stdout.readline().strip() for _ in range(5)]
+        if "" in lines:  # the end of its output
+            pytest.fail("".join(ranks.communicate(timeout=60)))
         assert sorted(lines) == [f"{rank} left" for rank in range(5)]
         assert ranks.communicate(timeout=60)[0].splitlines() == ["5 late"]
     finally:
