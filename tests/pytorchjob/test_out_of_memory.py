@@ -104,6 +104,40 @@ def test_a_pod_that_ran_out_of_memory_comes_back_with_twice_as_much_and_no_other
     assert w.podgroup["spec"]["minResources"]["memory"] == "3Gi"
 
 
+def test_a_pod_whose_rank_the_kernel_killed_comes_back_with_more_though_it_runs_on() -> None:
+    w = world(2)
+    first = w.pods["a-worker-0"]["metadata"]["uid"]
+    w.lose_a_rank_for_memory("a-worker-0")
+    done = come_back(w)
+    assert memory(w, "a-worker-0") == ("2Gi", "2Gi"), "worker 0 too"
+    assert memory(w, "a-worker-1") == ("1Gi", "1Gi")
+    assert w.pods["a-worker-0"]["metadata"]["uid"] != first and not w.ended
+    assert "a-worker-0 ran out of 1Gi of memory" in w.events(done)["OutOfMemory"]
+    assert w.status["elastic"]["memory"] == {"a-worker-0": "2Gi"}
+    assert not w.status["elastic"].get("restarts")
+    assert not [x for x in w.reconcile() if isinstance(x, a.DeletePod)], "it's another pod"
+
+
+def test_a_pod_without_limit_gets_a_fifth_more_than_it_was_measured_to_use() -> None:
+    w = world(2, limit=None)
+    told = {"a-worker-0": {"cpu": "1", "memory": "10Gi"}, "a-worker-1": {"memory": "nonsense"}}
+    w.job["status"]["elastic"]["loads"] = {"pods": told}
+    w.run_out_of_memory("a-worker-0")
+    w.run_out_of_memory("a-worker-1")
+    come_back(w)
+    assert memory(w, "a-worker-0") == ("12Gi", None)
+    assert memory(w, "a-worker-1") == ("2Gi", None)
+
+
+def test_a_pod_gets_what_brain_recommends_where_that_is_more() -> None:
+    w = world(2)
+    roles = {"Worker": {"cpu": "1", "memory": "7Gi", "message": "p95 of 41 runs"}}
+    w.job["status"]["elastic"]["recommendation"] = {"roles": roles}
+    w.run_out_of_memory("a-worker-1")
+    come_back(w)
+    assert memory(w, "a-worker-1") == ("7Gi", "7Gi")
+
+
 @pytest.mark.parametrize("in_place", [True, False])
 def test_running_out_of_memory_costs_no_restart_of_the_backoff_limit(in_place: bool) -> None:
     w = world(2, runPolicy={"backoffLimit": 1})
@@ -208,7 +242,9 @@ def test_an_evicted_pod_has_not_run_out_of_memory() -> None:
 @given(
     events=st.lists(
         st.tuples(
-            st.sampled_from(["oom", "oom in place", "fail", "evict", "grow", "stop the operator"]),
+            st.sampled_from(
+                ["oom", "oom in place", "rank", "fail", "evict", "grow", "stop the operator"]
+            ),
             st.integers(0, 4),
         ),
         max_size=10,
@@ -230,6 +266,8 @@ def test_memory_only_grows_stays_within_its_bounds_and_the_job_comes_to_rest(
             w.grow(max(2, index))
         elif event.startswith("oom") and alive:
             w.run_out_of_memory(name, in_place=event.endswith("place"))
+        elif event == "rank" and alive:
+            w.lose_a_rank_for_memory(name)
         elif event == "fail" and alive:
             w.fail(name)
         elif event == "evict" and alive and elastic:

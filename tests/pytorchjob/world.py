@@ -124,6 +124,8 @@ class World:
         self.resize: Resize | None = None
         self.admission_wait = timedelta(0)
         self.lost: dict[str, str] = {}
+        self.killed: set[str] = set()
+        """Uids of pods in which the kernel killed a rank for memory."""
         """By uid, why."""
         self.nodes: list[Object] = []
         self.brain_mode: BrainMode | None = None
@@ -152,7 +154,9 @@ class World:
             protect=self.protect,
             grace=self.grace,
             lost=self.lost,
-            shortages=shortages(parse(copied(self.job)), self.pods.values(), self.nodes, self.now),
+            shortages=shortages(
+                parse(copied(self.job)), self.pods.values(), self.nodes, self.now, self.killed
+            ),
             at_start=at_start.decide(
                 parse(copied(self.job)),
                 self.brain_mode,
@@ -334,6 +338,10 @@ class World:
         found = self.pods[name]["status"]["containerStatuses"][0]
         found |= {"restartCount": found["restartCount"] + 1, "state": again}
         found["lastState"] = {"terminated": ended}
+
+    def lose_a_rank_for_memory(self, name: str) -> None:
+        """As its agent tells the coordinator, and that the operator; the container goes on."""
+        self.killed.add(self.pods[name]["metadata"]["uid"])
 
     def leaving(self, name: str, *, evicted: bool = False) -> None:
         self.pods[name]["metadata"]["deletionTimestamp"] = moment.timestamp(self.now)

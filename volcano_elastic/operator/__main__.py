@@ -34,6 +34,7 @@ from volcano_elastic.operator.executor import COMPONENT, Executor
 from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.lost_pods import LostPods
+from volcano_elastic.operator.memory_kills import MemoryKills
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.planning import Planning
 from volcano_elastic.operator.schema import ServedSchema
@@ -172,6 +173,7 @@ async def run(
             cluster, builder, lambda: datetime.now(UTC), timedelta(seconds=options.lost_after)
         )
         failed_nodes = FailedNodes(cluster, lambda: datetime.now(UTC))
+        memory_kills = MemoryKills(cluster, lambda: datetime.now(UTC))
         survivors = Survivors(cluster, builder, lambda: datetime.now(UTC))
         server_loads = ServerLoads(
             cluster,
@@ -191,6 +193,7 @@ async def run(
             policy_of=builder.policy_of,
             plan_of=builder.scale_plan,
             server_loads=server_loads,
+            memory_kills=memory_kills,
             to_leave=builder.nodes_to_leave,
             settings=settings,
         )
@@ -209,6 +212,7 @@ async def run(
             plugin=options.queue_plugin,
             tracing=tracing,
             server_loads=server_loads,
+            memory_kills=memory_kills,
         )
         cordons = Cordons(cluster, builder)
         schema = ServedSchema(client, metrics)

@@ -22,6 +22,7 @@ from volcano_elastic.operator.executor import Executor, NameTaken
 from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.lost_pods import LostPods
+from volcano_elastic.operator.memory_kills import MemoryKills
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.server_loads import ServerLoads
 from volcano_elastic.operator.survivors import Survivors
@@ -59,6 +60,7 @@ class Controller:
         policy_of: Callable[[str], QueuePolicy] = QueuePolicy,
         plan_of: Callable[[str], ScalePlan | None] = lambda key: None,
         server_loads: ServerLoads | None = None,
+        memory_kills: MemoryKills | None = None,
         to_leave: Callable[[], Mapping[str, str]] = dict,
         settings: Settings = DEFAULTS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -68,6 +70,7 @@ class Controller:
         self._settings, self._clock = settings, clock
         self._lost_pods, self._failed_nodes, self._to_leave = lost_pods, failed_nodes, to_leave
         self._survivors, self._server_loads = survivors, server_loads
+        self._memory_kills = memory_kills
         self._queue: WorkQueue | None = None
         """None while somebody else leads: `run` begins with all jobs anyway."""
         self._parsed: dict[str, tuple[str, PyTorchJob | InvalidJob]] = {}
@@ -77,6 +80,8 @@ class Controller:
         survivors.on_news(self._add)
         if server_loads is not None:
             server_loads.on_news(self._add)
+        if memory_kills is not None:
+            memory_kills.on_news(self._add)
         cluster.jobs.on_change(self._job_changed)
         for named in (cluster.podgroups, cluster.autoscalers):
             named.on_change(lambda old, new: self._add(key_of(_either(old, new))))
@@ -192,6 +197,7 @@ class Controller:
         policy = self._policy_of(parsed.queue)
         losses = self._lost_pods.of(parsed)
         pods, loads = self._cluster.pods_of(job), self._server_loads
+        kills = self._memory_kills
         observed = Observed(
             pods=(*pods, *evicted),
             services=self._cluster.services_of(job),
@@ -203,7 +209,10 @@ class Controller:
             grace=policy.shrink.grace,
             lost=losses.lost,
             lost_at=losses.look_at,
-            shortages=shortages(parsed, pods, self._cluster.nodes, now),
+            shortages=shortages(
+                *(parsed, pods, self._cluster.nodes, now),
+                frozenset() if kills is None else kills.of(parsed),
+            ),
             at_start=at_start.decide(
                 parsed,
                 mode_of(parsed.annotations, policy.brain.mode),

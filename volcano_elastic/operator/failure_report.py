@@ -28,6 +28,8 @@ class Failure:
     exit_code: int | None
     """Negative for a signal; None: it gave way to another's failure."""
     message: str
+    out_of_memory: bool = False
+    """The kernel killed it at its container's limit, as its agent saw."""
 
     @property
     def identity(self) -> tuple[int, int, int]:
@@ -53,6 +55,7 @@ def _read(raw: Any) -> Failure | None:
             datetime.fromtimestamp(float(raw["time"]), UTC),
             None if code is None else int(code),
             str(raw["message"]),
+            raw.get("outOfMemory") is True,
         )
     except (KeyError, TypeError, ValueError, OverflowError, OSError):
         return None

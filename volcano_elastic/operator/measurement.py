@@ -42,6 +42,7 @@ from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.hang_report import HungRound
 from volcano_elastic.operator.lost_pods import LostPods
+from volcano_elastic.operator.memory_kills import MemoryKills
 from volcano_elastic.operator.server_loads import ServerLoads
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.straggler_report import SlowRank
@@ -133,11 +134,12 @@ class Measurement:
         survivors: Survivors,
         tracing: Tracing | None = None,
         server_loads: ServerLoads | None = None,
+        memory_kills: MemoryKills | None = None,
     ) -> None:
         self._cluster, self._builder, self._clock = cluster, builder, clock
         self._lost_pods, self._failed_nodes = lost_pods, failed_nodes
         self._survivors, self._tracing = survivors, tracing
-        self._server_loads = server_loads
+        self._server_loads, self._memory_kills = server_loads, memory_kills
         lost_pods.on_doubt(self._ask_now)
         self._token_of = token_of
         """Returns the token of the job with this uid; may raise as Tokens.of does."""
@@ -331,6 +333,8 @@ class Measurement:
             self._tracing.heard(job, report)
         if report.heard is not None:
             self._failed_nodes.hear(job, [*report.excluded, *self._to_leave(job, report)])
+            if self._memory_kills is not None:
+                self._memory_kills.hear(job, report.failures)
         return report
 
     def _to_leave(self, job: PyTorchJob, report: Report) -> Sequence[Exclusion]:

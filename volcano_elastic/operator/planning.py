@@ -20,6 +20,7 @@ from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.job_sizes import JobSizes
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.measurement import Measurement
+from volcano_elastic.operator.memory_kills import MemoryKills
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.policy_report import PolicyReport
 from volcano_elastic.operator.queue_plugin import watch_queue_plugin
@@ -69,6 +70,7 @@ class Planning:
         plugin: str | None = None,
         tracing: Tracing | None = None,
         server_loads: ServerLoads | None = None,
+        memory_kills: MemoryKills | None = None,
         planner: Callable[[], MakePlan] = lambda: Planner().plan,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         cpu: Callable[[], float] = time.thread_time,
@@ -88,6 +90,7 @@ class Planning:
             *(cluster, builder, clock, token_of, lost_pods, failed_nodes, survivors),
             tracing=tracing,
             server_loads=server_loads,
+            memory_kills=memory_kills,
         )
         self._sizes = JobSizes(cluster, builder)
         self._changed = asyncio.Event()

@@ -1,32 +1,35 @@
 """Pods that ran out of memory, and how much more each is given.
 
-OOMKilled (the kubelet's word of the container that trains) ─► the pod is made anew, asking for
+OOMKilled (the kubelet's word of the container that trains), or a rank that the kernel killed at the
+container's limit while the container goes on (its agent's word) ─► the pod is made anew, asking for
 max(2 x request, 1.2 x peak, estimate), and so again until its training runs. It gets no more than
 the roomiest node it could be on has, nor than the job's annotation says; from there on its
 restartPolicy decides, as it does for pods with restartPolicy Never or with no amount of memory.
 
-A container without limit tells no peak but its request: its node had no more.
+peak       its limit, else its request, or what it was last measured to use, if that is more
+estimate   what pods of its role ask for by now, or Brain recommends for them
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from volcano_elastic.api import moment, quantity
+from volcano_elastic.api import moment, quantity, role_resources
 from volcano_elastic.api import pod as api_pod
 from volcano_elastic.api.amount import Bytes
 from volcano_elastic.api.pytorchjob import CONTAINER, MOST_MEMORY_ANNOTATION, PyTorchJob
 from volcano_elastic.api.role import labelled
+from volcano_elastic.pytorchjob.at_start import RECOMMENDATION
 from volcano_elastic.pytorchjob.label import REPLICA_TYPE
 
 OOM_KILLED = "OOMKilled"
 _OF_REQUEST, _OF_PEAK = 2, 1.2
 _NOTHING = Bytes(0)
-# Restarted in place, and running for that long since: it has enough, or will be killed again.
-_STEADY = timedelta(minutes=10)
+STEADY = timedelta(minutes=10)
+"""Restarted in place, and running for that long since: it has enough, or will be killed again."""
 
 Object = Mapping[str, Any]
 
@@ -49,14 +52,22 @@ def more_memory(request: Bytes, peak: Bytes, estimate: Bytes = _NOTHING) -> Byte
 
 
 def shortages(
-    job: PyTorchJob, pods: Iterable[Object], nodes: Iterable[Object], now: datetime
+    job: PyTorchJob,
+    pods: Iterable[Object],
+    nodes: Iterable[Object],
+    now: datetime,
+    killed: Set[str] = frozenset(),
 ) -> dict[str, Shortage]:
-    """Return by uid which of a job's pods have run out of memory, and what each is given."""
+    """Return by uid which of a job's pods have run out of memory, and what each is given.
+
+    Args:
+        killed: uids of those in which the kernel lately killed a rank for memory.
+    """
     found = {}
     for pod in pods:
         role = labelled((pod["metadata"].get("labels") or {}).get(REPLICA_TYPE, ""))
         replica = job.replicas.get(role.name) if role is not None else None
-        if replica is None or replica.restart_policy == "Never" or not _killed(pod, now):
+        if replica is None or replica.restart_policy == "Never" or not _killed(pod, now, killed):
             continue
         shortage = _shortage(job, pod, nodes)
         if shortage is not None:
@@ -99,9 +110,12 @@ def resources(container: Object, memory: Bytes) -> dict[str, dict[str, str]]:
     return found
 
 
-def _killed(pod: Object, now: datetime) -> bool:
-    if pod["metadata"].get("deletionTimestamp") or api_pod.evicted_at(pod) is not None:
+def _killed(pod: Object, now: datetime, killed: Set[str]) -> bool:
+    meta = pod["metadata"]
+    if meta.get("deletionTimestamp") or api_pod.evicted_at(pod) is not None:
         return False
+    if meta.get("uid") in killed:
+        return True
     status = _status(pod)
     state = status.get("state") or {}
     if _reason(state) == OOM_KILLED:
@@ -109,7 +123,7 @@ def _killed(pod: Object, now: datetime) -> bool:
     if _reason(status.get("lastState")) != OOM_KILLED or state.get("terminated"):
         return False
     began = moment.parse_optional((state.get("running") or {}).get("startedAt"))
-    return began is None or now < began + _STEADY
+    return began is None or now < began + STEADY
 
 
 def _shortage(job: PyTorchJob, pod: Object, nodes: Iterable[Object]) -> Shortage | None:
@@ -118,11 +132,31 @@ def _shortage(job: PyTorchJob, pod: Object, nodes: Iterable[Object]) -> Shortage
         return None
     limit = _memory((_training(pod).get("resources") or {}).get("limits"))
     had = max(asked, limit)
-    wanted = more_memory(asked, had)
+    wanted = more_memory(asked, max(had, _measured(job, pod)), _estimate(job, pod))
     most, bound = _most(job, pod, asked, nodes)
     if most is None or wanted <= most:
         return Shortage(had, wanted)
     return Shortage(had, most if most > had else None, bound)
+
+
+def _measured(job: PyTorchJob, pod: Object) -> Bytes:
+    """Return what it was last measured to use; 0: nobody told."""
+    told = ((job.status.get("elastic") or {}).get("loads") or {}).get("pods") or {}
+    try:
+        return _memory(told.get(pod["metadata"]["name"]))
+    except quantity.QuantityError:
+        return _NOTHING
+
+
+def _estimate(job: PyTorchJob, pod: Object) -> Bytes:
+    role = labelled(pod["metadata"]["labels"][REPLICA_TYPE])
+    assert role is not None  # as `shortages` has found
+    told = ((job.status.get("elastic") or {}).get(RECOMMENDATION) or {}).get("roles")
+    recommended = role_resources.read(told).get(role.name)
+    return max(
+        role_resources.requested(job.replicas[role.name].pod_spec).memory,
+        _NOTHING if recommended is None else recommended.memory,
+    )
 
 
 def _most(

@@ -55,6 +55,7 @@ def as_json(failed: Failed) -> dict[str, Any]:
         "exitCode": failed.code or None,
         "signal": signal_name(failed.code),
         "message": failed.message,
+        "outOfMemory": failed.message == OUT_OF_MEMORY,
         "stack": failed.stack,
         "time": round(failed.time, 6),
         "log": failed.log or None,
