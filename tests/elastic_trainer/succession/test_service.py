@@ -150,3 +150,23 @@ async def test_a_new_worker_0_learns_whether_others_may_be_training(
     async with serving(Agent(told)) as agent:
         answers = await search.ask([*places, ("127.0.0.1", agent.service.port)])
     assert answers.others_may_train is others_may_train
+
+
+@pytest.mark.parametrize(
+    ("told", "others_may_stay"),
+    [
+        (TOLD, True),
+        (replace(TOLD, stays=False), False),
+        (replace(TOLD, job="another"), False),
+        (replace(TOLD, agent="itself"), False),
+    ],
+)
+async def test_who_leaves_learns_whether_others_stay(told: Standing, others_may_stay: bool) -> None:
+    search = HostSearch(replace(alone(7, 30.0), agent="itself"), random.Random(1))
+    async with serving(Agent(told)) as agent:
+        places = [("127.0.0.1", free_endpoint()), ("127.0.0.1", agent.service.port)]
+        assert (await search.ask(places)).others_may_stay is others_may_stay
+    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    async with silent:
+        place = "127.0.0.1", silent.sockets[0].getsockname()[1]
+        assert (await search.ask([place])).others_may_stay

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,21 @@ def test_a_coordinator_that_dies_alone_is_started_again_by_its_own_agent(job: Jo
     again = job.stepping(world=2)
     assert again["round"] == told["round"] and again["pids"] == told["pids"]
     assert again["host"] == 0
+
+
+def test_who_leaves_while_the_coordinator_is_started_again_is_not_waited_for(job: Job) -> None:
+    job.start(0, 1)
+    told = job.stepping(world=2)
+    own, other = children(job.agents[0].pid), children(job.agents[1].pid)
+    os.kill(own["coordinator"], signal.SIGKILL)
+    # Between two rounds there is nothing that a leaver would finish first.
+    workers = [pid for name, pid in other.items() if name.startswith("ve-worker")]
+    os.kill(workers[0], signal.SIGKILL)
+    time.sleep(0.2)
+    os.kill(job.agents[1].pid, signal.SIGTERM)
+    on = job.stepping(world=1, after_round=told["round"])
+    assert on["host"] == 0 and on["ranks"] == {"0": 0}
+    assert job.wait(1) == 0
 
 
 def test_no_sample_is_lost_or_repeated_when_hosts_die_freeze_and_come_back(tmp_path: Path) -> None:

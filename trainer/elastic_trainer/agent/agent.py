@@ -173,6 +173,7 @@ class Agent:
         self._connected_at = time.monotonic()
         """When a stream to the coordinator was last seen open, or nothing was expected of it."""
         self._closing = False
+        self._goodbye_heard = asyncio.Event()
         self._done = asyncio.Event()
         self._ended: set[int] = set()
         """Workers that ended with code 0; the main thread's."""
@@ -261,8 +262,11 @@ class Agent:
         failures = FAILURES_DELIVERY_SECONDS if self.identity.in_pod and not ended else 0.0
         end = END_DELIVERY_SECONDS if (complete or self._complete) and not self._leaving else 0.0
         if self._thread.is_alive():
+            patience = 0.0 if complete else self._goodbye_seconds()
             with contextlib.suppress(Exception):
-                asyncio.run_coroutine_threadsafe(self._close(complete), self._loop).result(2.0)
+                asyncio.run_coroutine_threadsafe(
+                    self._close(complete, patience), self._loop
+                ).result(2.0 + patience)
             with contextlib.suppress(Exception):
                 asyncio.run_coroutine_threadsafe(
                     self._place.close(failures_seconds=failures, end_seconds=end), self._loop
@@ -373,6 +377,9 @@ class Agent:
         """All that a coordinator that was started anew needs to know."""
         yield self._hello()
         yield from self._failures.kept
+        if self._closing:
+            yield Goodbye()
+            return
         if self._joining is not None:
             if self._place.unheard_seconds(time.monotonic()) > 0.0:
                 self._ask_for_round()
@@ -587,6 +594,9 @@ class Agent:
             self._dismiss(Dismissed("training is complete"))
 
     def _dismiss(self, message: Dismissed) -> None:
+        if self._closing:
+            self._goodbye_heard.set()
+            return
         if message.failed:
             self._fail_permanently(message.reason)
             return
@@ -685,7 +695,16 @@ class Agent:
             self.exit_code = code
         os.kill(os.getpid(), signal.SIGTERM)
 
-    async def _close(self, complete: bool) -> None:
+    def _goodbye_seconds(self) -> float:
+        """Return how long a coordinator that may just be started anew, or elected, is waited for to
+        hear the goodbye: else those who stay would wait for this agent's return."""
+        if not self._place.is_awaited or self._complete or self._job_failed:
+            return 0.0
+        left_at = self._left_at or time.monotonic()
+        seconds = min(UNREACHABLE_LEAVE_SECONDS, self.identity.grace / 3)
+        return max(0.0, left_at + seconds - time.monotonic())
+
+    async def _close(self, complete: bool, patience: float) -> None:
         self._closing = True
         local = self._workers.local
         local.over = True
@@ -693,4 +712,11 @@ class Agent:
             # Nobody held its workers' end back; see launcher.py.
             self._stream.tell(WorkersSucceeded(self._current.round))
         self._stream.tell(Goodbye())
+        if patience > 0.0:
+            heard = asyncio.ensure_future(self._goodbye_heard.wait())
+            alone = asyncio.ensure_future(self._place.nobody_stays())
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait({heard, alone}, timeout=patience, return_when=first)
+            heard.cancel()
+            alone.cancel()
         await self._stream.close()

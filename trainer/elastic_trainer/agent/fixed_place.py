@@ -15,6 +15,7 @@ class FixedPlace:
     term = 0
     port = 0
     electorate: Electorate | None = None
+    is_awaited = False
 
     def __init__(self, identity: Identity) -> None:
         self._endpoint = identity.host, identity.port
@@ -38,6 +39,9 @@ class FixedPlace:
     async def watch(self) -> None:
         """There is nothing to see to."""
         await asyncio.Event().wait()
+
+    async def nobody_stays(self) -> None:
+        """Nobody is asked."""
 
     async def close(self, *, failures_seconds: float, end_seconds: float) -> None:
         """It runs no coordinator in this process."""

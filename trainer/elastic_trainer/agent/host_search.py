@@ -33,6 +33,11 @@ class Answers:
         return self.silent or any(one.round for one in self.standings)
 
     @property
+    def others_may_stay(self) -> bool:
+        """Return whether there may be somebody who takes part in further rounds."""
+        return self.silent or any(one.stays for one in self.standings)
+
+    @property
     def others_may_train(self) -> bool:
         """Whether there may be a round without this agent's knowledge: somebody is silent, or knows
         of one and has lost its coordinator."""

@@ -185,7 +185,8 @@ class Succession:
     def _standing(self) -> Standing:
         hosts = self._hosted is not None or self._stands or self.hosts_by_right
         heard = self._hooks.connected()
-        return self._follower.standing(self._identity.job, hosts=hosts, heard=heard)
+        own = self._follower.standing(self._identity.job, hosts=hosts, heard=heard)
+        return replace(own, stays=self._hooks.stays())
 
     def _vote(self, ballot: Ballot) -> Vote:
         leaves = not self._hooks.stays()
@@ -401,6 +402,20 @@ class Succession:
         self._hooks.dial_anew(None)
 
     # ---- the end
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether others may wait for this agent until they know that it has ended."""
+        hosts = self._hosted is not None or self.hosts_by_right
+        return not hosts and not self._follower.has_no_vote
+
+    async def nobody_stays(self) -> None:
+        """Returns once no coordinator is heard, and nobody is there who would elect one or wait for
+        its return. Until then it looks for the coordinator, wherever it is now."""
+        while True:
+            await asyncio.sleep(SEEK_SECONDS)
+            if not self._hooks.connected() and not (await self._seek()).others_may_stay:
+                return
 
     async def close(self, *, failures_seconds: float, end_seconds: float) -> None:
         """Ends the service, and the coordinator it runs, once others have been told the last."""

@@ -490,6 +490,7 @@ def _inspected(draft: Draft, agent: Agent, message: Inspected) -> None:
 
 
 def _goodbye(draft: Draft, agent: Agent, message: Goodbye) -> None:
+    draft.send(agent.agent, Dismissed("its goodbye was heard"))
     _count_out(draft, agent.agent)
     _lose(draft, agent.agent, "its torchrun ended")
 

@@ -127,6 +127,7 @@ def read_standing(body: bytes) -> Standing:
             hosts=bool(told["hosts"]),
             heard=bool(told["heard"]),
             round=int(told.get("round", 0)),
+            stays=bool(told.get("stays", True)),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"expected an agent's standing, found {told}") from error

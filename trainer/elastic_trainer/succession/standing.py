@@ -22,6 +22,8 @@ class Standing:
     """It hears from the coordinator."""
     round: int = 0
     """The newest that it knows of; 0: none."""
+    stays: bool = True
+    """It takes part in further rounds."""
 
 
 @dataclass(frozen=True)
