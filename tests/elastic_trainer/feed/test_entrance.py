@@ -7,6 +7,7 @@ import queue
 import socket
 import threading
 
+import pytest
 from elastic_trainer.feed import entrance, frame
 from elastic_trainer.feed.entrance import Entrance
 
@@ -46,27 +47,21 @@ def test_who_comes_after_descriptors_ran_out_is_let_in() -> None:
         one.close()
 
 
-def test_who_says_nothing_takes_few_threads_and_goes_once_the_entrance_lets_go() -> None:
+def test_who_says_nothing_takes_few_threads_and_others_wait_until_it_has_gone() -> None:
     listener, came = Listener(), queue.Queue[socket.socket]()
     door = Entrance(listener, "t", came.put)  # type: ignore[arg-type]
-    pairs = [socket.socketpair() for _ in range(entrance.MOST + 1)]
+    silent = [socket.socketpair() for _ in range(entrance.MOST)]
     before = threading.active_count()
-    for ours, _ in pairs:
+    for ours, _ in silent:
         listener.coming.put(ours)
-    turned_away = pairs[-1][1]
-    turned_away.settimeout(SECONDS)
-    assert turned_away.recv(1) == b""
-    assert threading.active_count() <= before + entrance.MOST
-    for _, theirs in pairs:
-        theirs.close()
-    ours, theirs = socket.socketpair()
+    newcomer, theirs = socket.socketpair()
     theirs.sendall(frame.hello("t"))
-    while came.empty():  # those that have gone make room
-        listener.coming.put(ours)
-        try:
-            assert came.get(timeout=1.0) is ours
-            break
-        except queue.Empty:
-            ours, theirs = socket.socketpair()
-            theirs.sendall(frame.hello("t"))
+    listener.coming.put(newcomer)
+    with pytest.raises(queue.Empty):
+        came.get(timeout=0.1)
+    assert threading.active_count() <= before + entrance.MOST
+    silent[0][1].close()
+    assert came.get(timeout=SECONDS) is newcomer
     door.close()
+    for one in (theirs, newcomer, *(there for _, there in silent)):
+        one.close()

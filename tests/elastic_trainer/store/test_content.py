@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from elastic_trainer.store.content import Content
+from elastic_trainer.store.content import read_content
 from elastic_trainer.store.folder import LocalFolder
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ WHENCE = st.sampled_from([os.SEEK_SET, os.SEEK_CUR, os.SEEK_END])
     st.lists(st.tuples(st.integers(-1, 80), st.integers(-80, 80), WHENCE), max_size=8),
 )
 def test_it_is_read_as_the_file_is(held: bytes, asked: list[tuple[int, int, int]]) -> None:
-    content, file = Content(io.BytesIO(held)), io.BytesIO(held)
+    content, file = read_content(io.BytesIO(held)), io.BytesIO(held)
     for size, offset, whence in asked:
         base = (0, file.tell(), len(held))[whence]
         if base + offset < 0:
@@ -54,4 +54,4 @@ class Changing(io.BytesIO):
 @pytest.mark.parametrize("held", [b"", b"four", b"four and more"])
 def test_a_file_of_another_length_than_it_said_cannot_be_read(held: bytes) -> None:
     with pytest.raises(OSError, match=f"expected {len(held) + 3} bytes"):
-        Content(Changing(held))
+        read_content(Changing(held))

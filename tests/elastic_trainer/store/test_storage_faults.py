@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import tenacity
-from elastic_trainer.store.content import Content
+from elastic_trainer.store.content import read_content
 from elastic_trainer.store.errors import (
     DamagedError,
     OwnershipError,
@@ -52,7 +52,7 @@ def misreading(files: FaultyFolder, operation: str, *, times: int) -> Iterator[N
             return found
         wrong = b"wrong %d" % number
         if operation == "load":
-            return Content(io.BytesIO(wrong))
+            return read_content(io.BytesIO(wrong))
         return FileRecord(len(wrong), wrong.hex())
 
     setattr(files, operation, misread)

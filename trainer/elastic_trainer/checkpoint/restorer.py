@@ -32,20 +32,24 @@ from elastic_trainer.checkpoint.recovery import (
     why_not_begin,
 )
 from elastic_trainer.checkpoint.sharded import Shards
+from elastic_trainer.checkpoint.split_read import first_of_each, read_split
 from elastic_trainer.checkpoint.transfer import give, take
 from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.commit import Commit
+from elastic_trainer.store.content import Content
 from elastic_trainer.store.errors import OwnershipError, StorageError, UnavailableError
 from elastic_trainer.store.ownership import Job
-from elastic_trainer.store.replica import read_replica
+from elastic_trainer.store.replica import STATE, decode_replica, read_replica
 from elastic_trainer.store.slot import Label, Slot, SlotError, digest_of_location
 from elastic_trainer.store.storage import FIRST_COMMIT, Storage
 
 EARLY_SECONDS = 5.0
 """For so long at most a storage that fails is tried again before live peers are looked for, and
 before a contested round goes on without its answer."""
+SPLIT_BYTES = 1 << 25
+"""Of a larger commit in storage each node reads a part."""
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +209,9 @@ class Restorer:
                 )
             if not found.loads:
                 break
-            outcome = self._load(found, available)
+            nodes = [one.node for one in everyone]
+            found, content = self._read_split(found, nodes)
+            outcome = self._load(found, available, content)
             outcomes = self._group.gather(replace(outcome, available=Available()))
             self._refuse_outcomes(found, outcomes)
             available = outcome.available
@@ -402,8 +408,43 @@ class Restorer:
         self._link.give_up(str(error))
         raise error
 
-    def _load(self, found: Recovery, available: Available) -> _Outcome:
-        """From this rank's own memory, that of all, or from storage."""
+    def _read_split(self, found: Recovery, nodes: Sequence[str]) -> tuple[Recovery, Content | None]:
+        """On all ranks: where rank 0 would read a large replicated state from storage for all, have
+        a rank of each node read a part of it; return who loads it then, and its file.
+
+        Args:
+            nodes: by rank.
+        """
+        readers = first_of_each(nodes)
+        whole = self._state.sharded or Source.STORAGE not in found.sources
+        if whole or len(readers) == 1:
+            return found, None
+        commit = next((one for one in self._commits if one.identity == found.identity), None)
+        commit = self._group.from_rank(0, commit)
+        if commit is None or STATE not in commit.files or commit.size < SPLIT_BYTES:
+            return found, None
+        calls = self._storage.calls
+        with self._storage.patience(EARLY_SECONDS), calls.telling(self._link.transferred):
+            content = read_split(
+                self._storage, commit, STATE, readers, self._group, self._link.transferred
+            )
+        if not any(self._group.gather(content is not None)):
+            return found, None
+        sources = tuple(
+            Source.STORAGE if rank in readers else Source.PEER for rank in range(len(nodes))
+        )
+        if self._group.rank:
+            self._commits = (commit,)
+        return replace(found, sources=sources), content
+
+    def _load(
+        self, found: Recovery, available: Available, content: Content | None = None
+    ) -> _Outcome:
+        """From this rank's own memory, that of all, or from storage.
+
+        Args:
+            content: of the state's file in storage, where it was read with others.
+        """
         source = found.sources[self._group.rank]
         try:
             if self._memory is not None:
@@ -414,7 +455,7 @@ class Restorer:
                 self._load_parts(found)
             elif source is Source.STORAGE:
                 with self._storage.calls.telling(self._link.transferred):
-                    self._load_storage(found.identity)
+                    self._load_storage(found.identity, content)
             else:
                 return _Outcome(available)
         except _ElsewhereError:
@@ -457,13 +498,18 @@ class Restorer:
 
         load_parts(self._state, read, found.holders, self._group, self._link.transferred)
 
-    def _load_storage(self, identity: Identity) -> None:
+    def _load_storage(self, identity: Identity, content: Content | None) -> None:
         if self._shards is not None:
             self._shards.load(identity, self._group)
             return
         commit = next(one for one in self._commits if one.identity == identity)
-        state = read_replica(self._storage, commit)
+        if content is not None:
+            state = decode_replica(commit, content)
+        else:
+            state = read_replica(self._storage, commit)
         self._state.give(state)
+        if self._group.rank:
+            return
         self._state.give_generators(state)
         self._link.committed(commit.step, commit.round, self._place, commit.size)
 
@@ -479,7 +525,11 @@ class Restorer:
         takers = found.takers
         if share and found.identity == NOTHING:
             takers = list(range(1, self._group.world))
-        relay = arrange_chain(found.giver, takers, nodes).get(self._group.rank)
+        giver = found.giver
+        if found.sources.count(Source.STORAGE) > 1:  # one of each node has read it
+            mates = [rank for rank, one in enumerate(nodes) if one == nodes[self._group.rank]]
+            giver, takers = mates[0], [rank for rank in takers if rank in mates]
+        relay = arrange_chain(giver, takers, nodes).get(self._group.rank)
         if relay is None or (relay.source is None and relay.next is None):
             # Asked for its state, a fresh optimizer of a sharded model makes a step of nothing.
             return

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from elastic_trainer.feed.guest import lets_in
 
 MOST = 32
-"""Connections, each with a thread, that have not said the token."""
+"""Connections, each with a thread, that have not said the token; others wait to be accepted."""
 AGAIN_SECONDS = 0.2
 """Between tries to accept, where this process has no descriptor left for it."""
 
@@ -56,9 +56,8 @@ class Entrance:
                 self._closed.wait(AGAIN_SECONDS)
                 continue
             told = False
-            if not self._room.acquire(blocking=False):  # who is turned away joins all the same
-                connection.close()
-                continue
+            # Who says nothing is sent away, so there is room before long.
+            self._room.acquire()
             threading.Thread(target=self._let_in, args=(connection,), daemon=True).start()
 
     def _let_in(self, connection: socket.socket) -> None:

@@ -35,6 +35,9 @@ class AnsweringFolder:
     def load(self, name: str) -> Content:
         return self._call(lambda: self._folder.load(name))
 
+    def read_span(self, name: str, begin: int, target: memoryview) -> None:
+        self._call(lambda: self._folder.read_span(name, begin, target))
+
     def write(self, name: str, writer: Writer) -> FileRecord:
         return self._call(lambda: self._folder.write(name, writer))
 

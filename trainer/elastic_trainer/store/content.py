@@ -17,32 +17,14 @@ PIECE = 1 << 20
 
 
 class Content(io.RawIOBase):
-    """The content of a file, read as a file is: torch.load takes it without another copy.
+    """The content of a file, read as a file is: torch.load takes it without another copy."""
 
-    It lies in memory that the kernel clears as it is touched. A bytearray is cleared before, and a
-    BytesIO copied as it grows: loading took a quarter longer.
-
-    Args:
-        file: is read from its beginning to its end; seekable.
-
-    Raises:
-        OSError: it can't be read, or has another length than it said.
-    """
-
-    def __init__(self, file: Any) -> None:
+    def __init__(self, memory: memoryview, xxh3: str) -> None:
         super().__init__()
-        self.size: int = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        self._memory = memoryview(mmap.mmap(-1, self.size) if self.size else bytearray())
+        self.size: int = len(memory)
+        self.xxh3 = xxh3
+        self._memory = memory
         self._at: int = 0
-        digest, found = xxhash.xxh3_128(), 0
-        while count := file.readinto(self._memory[found : found + PIECE]):
-            digest.update(self._memory[found : found + count])
-            found += count
-            moved(count)
-        if found != self.size or file.read(1):
-            raise OSError(errno.EIO, f"expected {self.size} bytes, and found others")
-        self.xxh3 = digest.hexdigest()
 
     def __bytes__(self) -> bytes:
         return bytes(self._memory)
@@ -68,3 +50,44 @@ class Content(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
+
+
+def memory_of(size: int) -> memoryview:
+    """Return so many bytes, which the kernel clears as they are touched. A bytearray is cleared
+    before, and a BytesIO copied as it grows: loading took a quarter longer."""
+    return memoryview(mmap.mmap(-1, size) if size else bytearray())
+
+
+def read_content(file: Any) -> Content:
+    """Return the content of a file that is seekable.
+
+    Raises:
+        OSError: it can't be read, or has another length than it said.
+    """
+    size: int = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    memory, digest, found = memory_of(size), xxhash.xxh3_128(), 0
+    while count := file.readinto(memory[found : found + PIECE]):
+        digest.update(memory[found : found + count])
+        found += count
+        moved(count)
+    if found != size or file.read(1):
+        raise OSError(errno.EIO, f"expected {size} bytes, and found others")
+    return Content(memory, digest.hexdigest())
+
+
+def read_span(file: Any, begin: int, target: memoryview) -> None:
+    """Fill `target` from where a seekable file has its byte `begin`.
+
+    Raises:
+        OSError: it can't be read, or ends before.
+    """
+    file.seek(begin)
+    found = 0
+    while found < len(target):
+        count = file.readinto(target[found : found + PIECE])
+        if not count:
+            ends = begin + found
+            raise OSError(errno.EIO, f"expected {begin + len(target)} bytes, found {ends}")
+        found += count
+        moved(count)

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Protocol
 import xxhash
 
 from elastic_trainer.store.answer import moved
-from elastic_trainer.store.content import Content
+from elastic_trainer.store.content import Content, read_content, read_span
 
 CHUNK = 1 << 22
 """Bytes read or written at once."""
@@ -107,6 +107,9 @@ class Folder(Protocol):
     def load(self, name: str) -> Content:
         """Return a file's content with its digest."""
 
+    def read_span(self, name: str, begin: int, target: memoryview) -> None:
+        """Fill `target` with a file's bytes from `begin` on."""
+
     def write(self, name: str, writer: Writer) -> FileRecord:
         """Write a file whole, in place of what was there; durable on return."""
 
@@ -156,7 +159,11 @@ class LocalFolder:
 
     def load(self, name: str) -> Content:
         with (self._path / name).open("rb") as file:
-            return Content(file)
+            return read_content(file)
+
+    def read_span(self, name: str, begin: int, target: memoryview) -> None:
+        with (self._path / name).open("rb") as file:
+            read_span(file, begin, target)
 
     def write(self, name: str, writer: Writer) -> FileRecord:
         target = self._path / name

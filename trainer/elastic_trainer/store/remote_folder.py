@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
-from elastic_trainer.store.content import Content
+from elastic_trainer.store.content import Content, read_content, read_span
 from elastic_trainer.store.folder import (
     MARKER,
     WRITING,
@@ -73,7 +73,14 @@ class RemoteFolder:
             _as_os_errors(),
             self._files.open(self._at(name), "rb", block_size=READ_AHEAD) as file,
         ):
-            return Content(file)
+            return read_content(file)
+
+    def read_span(self, name: str, begin: int, target: memoryview) -> None:
+        with (
+            _as_os_errors(),
+            self._files.open(self._at(name), "rb", block_size=READ_AHEAD) as file,
+        ):
+            read_span(file, begin, target)
 
     def write(self, name: str, writer: Writer) -> FileRecord:
         with _as_os_errors():

@@ -8,6 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from elastic_trainer.store.commit import Commit
+from elastic_trainer.store.content import Content
 from elastic_trainer.store.storage import Storage
 
 STATE = "state.pt"
@@ -39,6 +40,10 @@ def await_devices(state: Any) -> None:
 
 def read_replica(storage: Storage, commit: Commit) -> dict[str, Any]:
     """Raises StorageError as Storage.load."""
-    content: Any = storage.load(commit, STATE)
-    state = torch.load(content, map_location="cpu", weights_only=True)
+    return decode_replica(commit, storage.load(commit, STATE))
+
+
+def decode_replica(commit: Commit, content: Content) -> dict[str, Any]:
+    """Return the state of which `content` is a commit's file."""
+    state = torch.load(cast(Any, content), map_location="cpu", weights_only=True)
     return {**state, "cursor": dict(commit.cursor)}

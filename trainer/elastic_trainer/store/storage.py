@@ -234,6 +234,18 @@ class Storage(OwnedFolder):
 
         return self._verified(commit, name, look)
 
+    def read_span(self, commit: Commit, name: str, begin: int, target: memoryview) -> None:
+        """Fill `target` with a file's bytes from `begin` on, as they are there: unverified.
+
+        Raises:
+            UnavailableError: it can't be read, or isn't there.
+        """
+        path = f"{commit.place}/{name}"
+        self._attempt(
+            f"{self.location}/{path} can't be read",
+            lambda: self._files.read_span(path, begin, target),
+        )
+
     def verify(self, commit: Commit, name: str) -> None:
         """Raises as `load`; the file need not fit into memory."""
         path = f"{commit.place}/{name}"
