@@ -143,7 +143,7 @@ def requested(spec: Object) -> Amounts:
         asked = role_resources.requested(spec)
     except quantity.QuantityError:
         return NOTHING
-    return Amounts(asked.cpu, asked.memory)
+    return Amounts(max(asked.cpu, Cpu(0)), max(asked.memory, Bytes(0)))
 
 
 def pod_specs(job: Object) -> dict[str, Object]:
@@ -157,20 +157,25 @@ def pod_specs(job: Object) -> dict[str, Object]:
 def largest(nodes: Iterable[Object]) -> Amounts | None:
     """Return the most CPU and the most memory that a node can give; None: no node tells."""
     found = NOTHING
-    for node in nodes:
-        allocatable = (node.get("status") or {}).get("allocatable") or {}
-        if "cpu" in allocatable and "memory" in allocatable:
-            found = found.most_of(_amounts(allocatable))
+    for one in _allocatable(nodes):
+        found = found.most_of(one)
     return found if found.cpu and found.memory else None
 
 
 def leanest(nodes: Iterable[Object]) -> Amounts | None:
     """Return CPU and memory of the node that has the least memory for each CPU; None: no node
     tells."""
-    told = [(node.get("status") or {}).get("allocatable") or {} for node in nodes]
-    found = [_amounts(one) for one in told if "cpu" in one and "memory" in one]
-    usable = [one for one in found if one.cpu and one.memory]
+    usable = [one for one in _allocatable(nodes) if one.cpu and one.memory]
     return min(usable, key=lambda one: one.memory.count / one.cpu.count, default=None)
+
+
+def _allocatable(nodes: Iterable[Object]) -> Iterator[Amounts]:
+    for node in nodes:
+        told = (node.get("status") or {}).get("allocatable") or {}
+        if "cpu" in told and "memory" in told:
+            # One odd node costs no job its advice.
+            with contextlib.suppress(quantity.QuantityError):
+                yield _amounts(told)
 
 
 def _end(status: Object, now: datetime) -> tuple[str, datetime | None]:
@@ -194,4 +199,7 @@ def _place(pod: Object) -> tuple[str, int] | None:
 
 
 def _amounts(found: Mapping[str, Any]) -> Amounts:
-    return Amounts(Cpu.parse(found.get("cpu", 0)), Bytes.parse(found.get("memory", 0)))
+    told = Amounts(Cpu.parse(found.get("cpu", 0)), Bytes.parse(found.get("memory", 0)))
+    if told.cpu < Cpu(0) or told.memory < Bytes(0):
+        raise quantity.QuantityError(f"expected amounts of 0 or more, found {told}")
+    return told

@@ -1,9 +1,10 @@
 """`volcano-elastic brain`: kopf's handlers, under a Lease.
 
 Of jobs and plans only low-level ones (`on.event`), which write nothing by themselves. kopf's timers
-and daemons put a finalizer on each object (1.45: no argument turns it off), so that nobody could
-delete a job while Brain is away; its `on.create` annotates it. The loop that measures is a task of
-`on.startup` in their place, and a probe tells whether it goes on.
+and daemons put a finalizer on each object (1.45: no argument turns it off, and without it they go
+on after the object is gone), so that nobody could delete a job while Brain is away; its `on.create`
+annotates it. The loop that measures is a task of `on.startup` in their place, and a probe tells
+whether it goes on.
 
 kopf has a thread and a loop of its own, since at its end it cancels whatever began after it.
 """

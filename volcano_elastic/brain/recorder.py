@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from volcano_elastic.brain import observation
 from volcano_elastic.brain.advice import Advice, Unknown, advise
 from volcano_elastic.brain.estimate.amounts import Amounts
+from volcano_elastic.brain.history.asking import Asking
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.history.gpu_load import GpuUse
 from volcano_elastic.brain.history.run import Run
 from volcano_elastic.brain.metrics import Metrics
 from volcano_elastic.brain.past import Past
-from volcano_elastic.database.database import DatabaseError
+from volcano_elastic.database.database import RefusedError
 
 _log = logging.getLogger(__name__)
 _MOST_RUNS = 5000
 """Read at once as Brain begins; those that end later are known beside them."""
 Object = Mapping[str, Any]
-Answer = TypeVar("Answer")
 
 
 class Recorder:
@@ -46,16 +45,24 @@ class Recorder:
         self._runs: dict[str, Run] = {}
         """By uid, as they are known; those that could not be written stay here."""
         self._written: dict[str, Run] = {}
+        self._unread: set[str] = set()
+        """Uids of runs of which nobody could tell what was known of them before."""
+        self._refused: set[str] = set()
+        """Uids of runs that the database doesn't take."""
         self._past: Past | None = None
         """None: not read yet."""
-        self._ready = False
-        self._told = ""
-        self._turn = asyncio.Lock()
+        self._asking = Asking(history, self._metrics, self._written.clear)
 
     async def job_changed(self, job: Object, *, deleted: bool = False) -> Run:
         """Takes a job as it is now, or was when it was deleted; return its run."""
         uid = job["metadata"]["uid"]
-        before = self._runs.get(uid) or await self._ask(lambda: self._history.run(uid), None)
+        before = self._runs.get(uid)
+        if before is None:
+            found = await self._asking.ask(lambda: (self._history.run(uid),))
+            if found is None:
+                self._unread.add(uid)
+            else:
+                (before,) = found
         run = observation.seen(job, before, self._clock(), deleted=deleted)
         self._runs[uid] = run
         await self._write(run)
@@ -96,7 +103,7 @@ class Recorder:
     ) -> list[Advice]:
         """Return what the job should ask for; by what is known already while the database fails."""
         if self._past is None:
-            self._past = await self._ask(self._read_past, None)
+            self._past = await self._asking.ask(self._read_past)
         begun = time.thread_time()
         found = advise(job, run, self._past or Past(), node, unknown)
         self._metrics.advice_seconds.observe(time.thread_time() - begun)
@@ -108,46 +115,38 @@ class Recorder:
     async def forget_old(self) -> None:
         """Removes runs that are older than they are kept."""
         before = self._clock() - self._keep
-        if await self._ask(lambda: self._history.forget(before), 0):
+        if await self._asking.ask(lambda: self._history.forget(before)):
             self._past = None
 
     async def _write(self, run: Run) -> None:
         known = self._written.get(run.uid)
         if known is not None and replace(known, seen=run.seen) == run:
             return
-        if await self._ask(lambda: self._done(run), False):
-            self._written[run.uid] = run
-            if run.outcome:
-                if self._past is not None:
-                    self._past.add(run)
-                self._runs.pop(run.uid, None)
-                self._written.pop(run.uid, None)
+        is_unread = run.uid in self._unread
+        try:
+            written = await self._asking.ask(lambda: self._done(run, is_unread))
+        except RefusedError as error:
+            # That run's own fault: others are written all the same.
+            if run.uid not in self._refused:
+                _log.warning("%s/%s is not in the history: %s", run.namespace, run.name, error)
+            self._refused.add(run.uid)
+            written = run
+        if written is None:
+            return
+        self._unread.discard(run.uid)
+        self._written[run.uid] = written
+        if self._runs.get(run.uid) == run:
+            self._runs[run.uid] = written
+        if run.outcome:
+            if self._past is not None:
+                self._past.add(written)
+            self._runs.pop(run.uid, None)
+            self._written.pop(run.uid, None)
+            self._refused.discard(run.uid)
 
-    def _done(self, run: Run) -> bool:
-        self._history.write(run)
-        return True
-
-    async def _ask(self, question: Callable[[], Answer], otherwise: Answer) -> Answer:
-        """Return the history's answer, in its own thread and one at a time; `otherwise` if the
-        database fails, which is logged once a reason."""
-        async with self._turn:
-            try:
-                if not self._ready:
-                    await asyncio.to_thread(self._history.migrate)
-                    self._ready = True
-                answer = await asyncio.to_thread(question)
-            except DatabaseError as error:
-                self._metrics.history_up.set(0)
-                self._metrics.history_failures.inc()
-                # It may come back without its tables, and what was in them.
-                self._ready = False
-                self._written.clear()
-                if str(error) != self._told:
-                    self._told = str(error)
-                    _log.warning("no history, so no advice: %s", error)
-                return otherwise
-            self._metrics.history_up.set(1)
-            if self._told:
-                self._told = ""
-                _log.warning("the history is back: %s", self._history.name)
-            return answer
+    def _done(self, run: Run, is_unread: bool) -> Run:
+        """Writes the run, with what was known of it before where nobody has read that yet."""
+        before = self._history.run(run.uid) if is_unread else None
+        found = run if before is None else run.after(before)
+        self._history.write(found)
+        return found

@@ -12,15 +12,28 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy.engine import Connection, make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 _T = TypeVar("_T")
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
+_WAITS = {
+    "connect_timeout": "5",
+    "options": "-c statement_timeout=10s -c lock_timeout=5s",
+    # A server whose machine is gone says nothing.
+    "tcp_user_timeout": "10000",
+}
+"""libpq's, where the URL says no other: nobody waits for a PostgreSQL server for ever."""
+
+
 class DatabaseError(Exception):
     """The database can't be used now; the message says which, and what it answers."""
+
+
+class RefusedError(DatabaseError):
+    """The database is there, and doesn't take what was to be written; the message says why."""
 
 
 class Database:
@@ -40,7 +53,7 @@ class Database:
             parsed = make_url(url)
             self.name: str = parsed.render_as_string(hide_password=True)
             # A server may have been restarted since the connection was made.
-            self.engine = sa.create_engine(parsed, pool_pre_ping=True, **_pool(parsed))
+            self.engine = sa.create_engine(_bounded(parsed), pool_pre_ping=True, **_pool(parsed))
         except (SQLAlchemyError, ImportError, ValueError) as error:
             raise DatabaseError(f"expected a database's URL, found {url!r}: {error}") from None
         if parsed.get_backend_name() == "sqlite":
@@ -51,6 +64,9 @@ class Database:
         config = Config()
         config.set_main_option("script_location", self._migrations)
         with self.transaction() as connection:
+            if connection.dialect.name == "postgresql":
+                # One of a large table takes as long as it takes.
+                connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
 
@@ -64,6 +80,9 @@ class Database:
         try:
             with self.engine.begin() as connection:
                 yield connection
+        except (DataError, IntegrityError, OverflowError, UnicodeError) as error:
+            reason = getattr(error, "orig", None) or error
+            raise RefusedError(f"{self.name}: {reason}".strip()) from error
         except (SQLAlchemyError, CommandError) as error:
             reason = getattr(error, "orig", None) or error
             raise DatabaseError(f"{self.name}: {reason}".strip()) from error
@@ -74,6 +93,12 @@ def _pool(url: sa.URL) -> dict[str, Any]:
     that was removed, and nobody hears of it."""
     is_file = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
     return {"poolclass": NullPool} if is_file else {}
+
+
+def _bounded(url: sa.URL) -> sa.URL:
+    if url.get_backend_name() != "postgresql":
+        return url
+    return url.update_query_dict({k: v for k, v in _WAITS.items() if k not in url.query})
 
 
 def _keep_references(connection: Any, _record: object) -> None:

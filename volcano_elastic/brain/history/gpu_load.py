@@ -41,6 +41,15 @@ class GpuLoad:
             busy=busy,
         )
 
+    def after(self, earlier: Self) -> Self:
+        """Return the load with what was measured before."""
+        return replace(
+            self,
+            peak=max(self.peak, earlier.peak),
+            memory=self.memory.with_all_of(earlier.memory),
+            busy=self.busy.with_all_of(earlier.busy),
+        )
+
     @property
     def usual(self) -> Percent | None:
         """Return the median share of time in which they computed; None: not known."""

@@ -64,6 +64,19 @@ class PodLoad:
             latest=(*self.latest, Sample(at, used))[-_LATEST:],
         )
 
+    def after(self, earlier: PodLoad) -> PodLoad:
+        """Return the load with what was measured of the pod before."""
+        gpu = self.gpu or earlier.gpu
+        if self.gpu is not None and earlier.gpu is not None:
+            gpu = self.gpu.after(earlier.gpu)
+        return replace(
+            self,
+            peak=self.peak.most_of(earlier.peak),
+            cpu=self.cpu.with_all_of(earlier.cpu),
+            memory=self.memory.with_all_of(earlier.memory),
+            gpu=gpu,
+        )
+
     @property
     def usual(self) -> Amounts:
         """CPU that it did not exceed for 95 % of its time, and the most memory that it had."""
@@ -96,6 +109,24 @@ class Run:
     loads: tuple[PodLoad, ...] = ()
     checkpoint: Mapping[str, Bytes] = field(default_factory=dict)
     """Size of the newest one, by the role whose state it is; empty where nobody told."""
+
+    def after(self, earlier: Run) -> Run:
+        """Return the run with the loads that were measured before, and the end if it had one."""
+        before = {(load.role, load.index): load for load in earlier.loads}
+        now = {(load.role, load.index): load for load in self.loads}
+        both = {
+            place: load.after(before[place]) if place in before else load
+            for place, load in now.items()
+        }
+        found = before | both
+        ends = earlier if earlier.outcome else self
+        return replace(
+            self,
+            loads=tuple(found[place] for place in sorted(found)),
+            ended=ends.ended,
+            outcome=ends.outcome,
+            checkpoint=self.checkpoint or earlier.checkpoint,
+        )
 
     @property
     def busiest(self) -> dict[str, Amounts]:
