@@ -132,10 +132,16 @@ def test_monitoring_is_what_kustomize_builds() -> None:
 @pytest.mark.process
 @needs_helm
 def test_other_jobs_are_what_kustomize_builds(tmp_path: Path) -> None:
-    ours = by_name(template("namespace.create=true", "crds.keep=false", "otherJobs={Job}"))
-    assert ours == by_name(with_components(tmp_path, "other-jobs"))
-    sets = ("namespace.create=true", "crds.keep=false", "otherJobs={Job}", "kueue=true")
-    assert by_name(template(*sets)) == by_name(with_components(tmp_path, "other-jobs", "kueue"))
+    sets = ("namespace.create=true", "crds.keep=false", "otherJobs={Job}")
+    for more, components in (((), ("other-jobs",)), (("kueue=true",), ("other-jobs", "kueue"))):
+        ours = by_name(template(*sets, *more, "page.enabled=true"))
+        assert ours == by_name(with_components(tmp_path, *components, page=True))
+        # Kustomize can't tell whether there is a page to give rights to.
+        built = by_name(with_components(tmp_path, *components))
+        of_page = {key for key in built if key[2].startswith("volcano-elastic-dashboard-")}
+        assert len(of_page) == 2 * len(components)
+        wanted = {key: obj for key, obj in built.items() if key not in of_page}
+        assert by_name(template(*sets, *more)) == wanted
 
 
 @pytest.mark.process

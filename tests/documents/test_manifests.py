@@ -47,9 +47,9 @@ def build(folder: str | Path) -> list[Object]:
     return list(yaml.safe_load_all(done.stdout))
 
 
-def with_components(folder: Path, *names: str) -> list[Object]:
-    """Build a kustomization that adds the components."""
-    roots = {"resources": ["default"], "components": names}
+def with_components(folder: Path, *names: str, page: bool = False) -> list[Object]:
+    """Build a kustomization that adds the components, and the page if so said."""
+    roots = {"resources": ["default", *["dashboard"] * page], "components": names}
     lists = {
         kind: [os.path.relpath(ROOT / "manifests" / name, folder) for name in found]
         for kind, found in roots.items()
@@ -170,6 +170,21 @@ def test_other_jobs_take_an_argument_and_rights_to_their_size_alone(tmp_path: Pa
     assert granted == {(adapter.group, adapter.plural, verbs) for adapter in ADAPTERS}
     # Whoever doesn't ask for it gives no rights to Jobs.
     assert "batch" not in str(build("manifests/default"))
+
+
+def test_the_page_lists_the_jobs_that_the_operator_sizes(tmp_path: Path) -> None:
+    objects = with_components(tmp_path, "other-jobs", "kueue", page=True)
+    made = {(o["kind"], o["metadata"]["name"]): o for o in objects}
+    name = "volcano-elastic-dashboard"
+    (container,) = made["Deployment", name]["spec"]["template"]["spec"]["containers"]
+    given = dashboard.make_context("dashboard", container["args"][1:]).params
+    assert given["other_jobs"] == ("Job",) and given["kueue"]
+    for component in ("other-jobs", "kueue"):
+        read = made["ClusterRole", f"{name}-{component}"]["rules"]
+        written = made["ClusterRole", f"volcano-elastic-{component}"]["rules"]
+        assert read == [rule | {"verbs": ["list", "watch"]} for rule in written]
+        (subject,) = made["ClusterRoleBinding", f"{name}-{component}"]["subjects"]
+        assert subject["name"] == made["ServiceAccount", name]["metadata"]["name"]
 
 
 def test_only_whoever_adds_the_component_lets_the_operator_cordon_nodes(tmp_path: Path) -> None:
