@@ -3,275 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import timedelta
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pytorchjob.world import job_object, merged
-from volcano_elastic.api import moment
-from volcano_elastic.api.pytorchjob import PyTorchJob, parse
-from volcano_elastic.kube.client import ApiError, Client
-from volcano_elastic.operator import measurement
-from volcano_elastic.operator.cluster import Cluster
-from volcano_elastic.operator.coordinator_client import Report, endpoint, owed, read
-from volcano_elastic.operator.failed_nodes import FailedNodes
-from volcano_elastic.operator.failure_report import Exclusion
-from volcano_elastic.operator.lost_pods import LostPods
-from volcano_elastic.operator.measurement import (
-    Measurement,
-    due,
-    news,
-    pause_to_write,
-    units,
-    used,
+from tests.operator.measuring import (
+    NOW,
+    answer,
+    coordinator,
+    emitted,
+    job,
+    measured,
+    measuring,
+    token_of,
 )
-from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
+from volcano_elastic.api import moment
+from volcano_elastic.api.pytorchjob import parse
+from volcano_elastic.kube.client import ApiError
+from volcano_elastic.operator import measurement
+from volcano_elastic.operator.coordinator_client import Report, read
+from volcano_elastic.operator.failure_report import Exclusion
 from volcano_elastic.operator.straggler_report import SlowRank, to_leave
-from volcano_elastic.operator.survivors import Survivors
 from volcano_elastic.operator.token import HEADER
 from volcano_elastic.pytorchjob.goodput import POD_STARTUP, TOLD
 
 Object = dict[str, Any]
-NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-def job(*, backend: str = "volcano-elastic", **more: Any) -> Object:
-    obj = job_object(elastic={"min": 1, "max": 4, "rdzvBackend": backend} | more)
-    obj["kind"] = "PyTorchJob"
-    obj["status"] = {"elastic": {"desired": 2, "ready": 2}}
-    return obj
-
-
-def worker_zero(address: str = "10.0.0.1", phase: str = "Running") -> Object:
-    owner = {"kind": "PyTorchJob", "name": "a", "uid": "u1", "controller": True}
-    meta = {"name": "a-worker-0", "namespace": "team", "uid": "p0", "ownerReferences": [owner]}
-    return {"metadata": meta, "status": {"phase": phase, "podIP": address}}
-
-
-def answer(**more: Any) -> bytes:
-    return json.dumps({"job": "team/a"} | more).encode()
-
-
-def test_only_a_running_coordinator_of_ours_is_asked() -> None:
-    ours = parse(job())
-    assert endpoint(ours, worker_zero()) == "http://10.0.0.1:23457"
-    assert endpoint(ours, worker_zero("fd00::1")) == "http://[fd00::1]:23457"
-    assert endpoint(parse(job(rdzvPort=1234)), worker_zero()) == "http://10.0.0.1:1235"
-    assert endpoint(ours, worker_zero(phase="Pending")) is None
-    assert endpoint(ours, None) is None
-    assert endpoint(parse(job(backend="c10d")), worker_zero()) is None
-    assert endpoint(parse(job(rdzvHost="elsewhere")), worker_zero()) is None, "not ours to ask"
-    assert endpoint(parse(job(rdzvHost="a-worker-0")), worker_zero()), "it says what is so anyway"
-
-
-def test_speeds_and_the_usual_pause_are_read() -> None:
-    rounds = [{"pause_seconds": pause} for pause in (None, 30, 0.52, 0.48, 0.5, 0.5, 9)]
-    found = read(answer(speeds={"1": 101.23, "4": 404}, rounds=rounds), parse(job()))
-    assert found == Report({1: 101.0, 4: 404.0}, timedelta(seconds=0.5))
-
-
-def test_the_master_is_no_worker() -> None:
-    obj = job_object(elastic={"min": 1, "max": 4, "rdzvBackend": "volcano-elastic"}, master=True)
-    assert read(answer(speeds={"1": 5, "3": 12}), parse(obj)).speeds == {2: 12.0}
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"[]",
-        b"\xff",
-        b"not JSON",
-        answer(job="team/b", speeds={"1": 5}),
-        answer(speeds=[1], rounds={"a": 1}),
-        answer(speeds={"-1": 5, "0": 5, "x": 5, "9": 5, "²": 5, "1": -3, "2": "fast", "3": True}),
-        b'{"job": "team/a", "speeds": {"1": NaN, "2": Infinity}}',
-        answer(rounds=[None, {"pause_seconds": "long"}, {}]),
-    ],
-)
-def test_an_answer_that_makes_no_sense_says_nothing(body: bytes) -> None:
-    assert read(body, parse(job())) == Report()
-
-
-def test_a_coordinator_is_owed_the_range_when_it_goes_by_another() -> None:
-    def nodes(told: Any, obj: Object) -> tuple[int, int] | None:
-        parsed = parse(obj)
-        return owed(parsed, read(answer(range=told), parsed))
-
-    policy: Object = {"min": 1, "max": 4, "rdzvBackend": "volcano-elastic"}
-    for ends in ((1, 4), (2, 4), (1, 3)):
-        told = {"min": ends[0], "max": ends[1]}
-        assert nodes(told, job()) == (None if ends == (1, 4) else (1, 4))
-        master = job_object(elastic=policy, master=True)
-        assert nodes(told, master) == (2, 5), "the Master is a node too"
-    assert nodes({"min": 2, "max": 5}, job_object(elastic=policy, master=True)) is None
-    for nonsense in (None, [1, 2], {"min": 1}, {"min": "1", "max": 9}):
-        assert nodes(nonsense, job()) is None, "a trainer of an older version cannot be told"
-    assert (
-        owed(parse(job()), read(answer(job="team/b", range={"min": 9, "max": 9}), parse(job())))
-        is None
-    )
-
-
-def test_who_is_connected_is_heard_whether_it_trains_or_not() -> None:
-    def heard(**more: Any) -> frozenset[int] | None:
-        return read(answer(**more), parse(job())).heard
-
-    assert heard(connected=[0, 2], pids={"0": [7]}) == {0, 2}
-    assert heard(pids={"0": [7]}) == {0}, "of a trainer of an older version"
-    assert heard(connected=["0", -1, True, 10**9, 1]) == {1}
-    assert heard() is None
-
-
-def test_noise_is_not_written() -> None:
-    known = {"1": 100, "2": 190}
-    assert news(known, {1: 104.0, 2: 181.0}) == {}
-    assert news(known, {1: 106.0, 2: 190.0, 3: 250.0}) == {"1": 106.0, "3": 250.0}
-
-
-def test_a_pause_is_written_when_it_is_the_first_or_another_than_before() -> None:
-    usual = timedelta(seconds=2)
-    assert pause_to_write(None, usual) == 2.0
-    assert pause_to_write(1.7, usual) is None
-    assert pause_to_write(1.5, usual) == 2.0
-    assert pause_to_write(0, timedelta(0)) is None
-    assert pause_to_write(2.0, None) is None
-
-
-def test_hours_are_written_at_a_change_of_size_and_every_few_minutes() -> None:
-    use = used(None, 8, 2, 1.5, NOW)
-    assert use.hours == 1.5 and not due(use, 2, NOW)
-    use = used(use, 8, 2, 99.0, NOW + timedelta(seconds=90))
-    assert use.hours == pytest.approx(1.7), "8 GPUs for 90 s"
-    assert due(use, 3, NOW + timedelta(seconds=90))
-    assert not due(use, 2, NOW + timedelta(seconds=90))
-    assert due(use, 2, NOW + timedelta(minutes=6))
-
-
-class Jobs:
-    def __init__(self, cluster: Callable[[], Cluster]) -> None:
-        self.cluster, self.patches = cluster, list[Object]()
-        self.created = list[Object]()
-
-    async def create(self, kind: Any, body: Object) -> Object:
-        self.created.append(body)
-        return body
-
-    async def patch(
-        self, kind: Any, name: str, namespace: str, body: Object, *, subresource: str
-    ) -> Object:
-        self.patches.append(body)
-        old = self.cluster().jobs.get(f"{namespace}/{name}")
-        assert old is not None and body["metadata"]["uid"] == old["metadata"]["uid"]
-        new = cast(Object, merged(old, {"status": body["status"]}))
-        version = str(int(old["metadata"]["resourceVersion"]) + 1)
-        return new | {"metadata": old["metadata"] | {"resourceVersion": version}}
-
-
-@asynccontextmanager
-async def coordinator(
-    respond: Callable[[web.Request], Any], change: Callable[[web.Request], Any] | None = None
-) -> AsyncIterator[int]:
-    app = web.Application()
-    app.router.add_get("/status", respond)
-    if change is not None:
-        app.router.add_put("/range", change)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
-
-
-def test_hours_add_up_what_each_pod_holds() -> None:
-    gpu = "nvidia.com/gpu"
-    assert units([{gpu: 1000}, {gpu: 3000, "cpu": 8000}], gpu) == 2.0
-    assert units([{"cpu": 500}], gpu) == 0.5, "without GPUs it is cpu that counts"
-
-
-async def token_of(uid: str) -> str:
-    return f"token of {uid}"
-
-
-@asynccontextmanager
-async def measuring(
-    port: int,
-    token_of: Callable[[str], Awaitable[str]] = token_of,
-    heard: Callable[[Sequence[Exclusion]], None] = lambda _: None,
-    policy: Object | None = None,
-    reports_heard: Callable[[Report], None] = lambda _: None,
-) -> AsyncIterator[tuple[Cluster, SnapshotBuilder, Jobs]]:
-    """One job, whose coordinator is at `port`, is asked again and again."""
-    server = Jobs(lambda: cluster)
-    cluster = Cluster(cast(Client, server))
-    builder = SnapshotBuilder()
-
-    class HeardPods(LostPods):
-        def hear(self, job: PyTorchJob, report: Report) -> None:
-            super().hear(job, report)
-            reports_heard(report)
-
-    lost_pods = HeardPods(cluster, builder, lambda: NOW, timedelta(seconds=300))
-
-    class HeardNodes(FailedNodes):
-        def hear(self, job: PyTorchJob, told: Sequence[Exclusion]) -> None:
-            super().hear(job, told)
-            heard(told)
-
-    failed_nodes = HeardNodes(cluster, lambda: NOW)
-    survivors = Survivors(cluster, builder, lambda: NOW)
-    measurement = Measurement(
-        cluster, builder, lambda: NOW, token_of, lost_pods, failed_nodes, survivors
-    )
-    for informer in (cluster.jobs, cluster.pods):
-        informer.on_change(lambda old, new: builder.change(old, new) and None)
-    if policy is not None:
-        builder.change(None, policy)
-    cluster.jobs.put(job(rdzvPort=port - 1))
-    cluster.pods.put(worker_zero("127.0.0.1"))
-    task = asyncio.create_task(measurement.run())
-    try:
-        yield cluster, builder, server
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def measured(
-    respond: Callable[[web.Request], Any],
-) -> tuple[list[Object], SnapshotBuilder]:
-    """What is written of one job after it was asked once."""
-    asked = asyncio.Event()
-
-    async def responding(request: web.Request) -> Any:
-        asked.set()
-        return await respond(request)
-
-    async with coordinator(responding) as port, measuring(port) as (_, builder, server):
-        await asyncio.wait_for(asked.wait(), 120)
-        await asyncio.sleep(0.5)
-        return server.patches, builder
-
-
-async def emitted(respond: Callable[[web.Request], Any]) -> Object:
-    """The one event that is emitted of a coordinator's answers."""
-    async with coordinator(respond) as port, measuring(port) as (_, _, server):
-        async with asyncio.timeout(120):
-            while not server.created:  # noqa: ASYNC110  # a plain server, told by nobody
-                await asyncio.sleep(0.05)
-    (event,) = server.created
-    return event
 
 
 class Ranged:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.operator.test_measurement import job, measuring, worker_zero
+from tests.operator.measuring import job, measuring, worker_zero
 from volcano_elastic.api.pytorchjob import PyTorchJob, parse
 from volcano_elastic.operator.coordinator_client import Followed, Report, standing, succession
 from volcano_elastic.operator.ended_pods import EndedPods

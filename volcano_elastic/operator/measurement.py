@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from statistics import mean
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -40,11 +39,13 @@ from volcano_elastic.operator.ended_pods import EndedPods
 from volcano_elastic.operator.executor import COMPONENT
 from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.failure_report import Exclusion, Failure
+from volcano_elastic.operator.gpu_hours import Use, due, units, used
 from volcano_elastic.operator.hang_report import HungRound
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.memory_kills import MemoryKills
 from volcano_elastic.operator.server_loads import ServerLoads
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
+from volcano_elastic.operator.speed_report import news, pause_to_write
 from volcano_elastic.operator.straggler_report import SlowRank
 from volcano_elastic.operator.survivors import Survivors
 from volcano_elastic.operator.token import BadKey
@@ -61,58 +62,6 @@ _AT_ONCE = 16
 _ASKED = 5
 """Agents of a job that are asked who hosts the coordinator."""
 _TIMEOUT = aiohttp.ClientTimeout(total=2.0, connect=1.0)
-_WRITE_HOURS_EVERY = timedelta(minutes=5)
-_NOISE = 0.05
-_PAUSE_NOISE = 0.25
-
-
-@dataclass(slots=True)
-class Use:
-    """GPU hours of one job, and when they were last written."""
-
-    hours: float
-    seen: datetime
-    size: int
-    written: datetime
-
-
-def news(known: Mapping[str, Any], speeds: Mapping[int, float]) -> dict[str, float]:
-    """Return the measured speeds that are to be written: new sizes, and changes beyond noise."""
-    found = {}
-    for size, speed in speeds.items():
-        before = known.get(str(size))
-        if before is None or not abs(speed - float(before)) <= _NOISE * float(before):
-            found[str(size)] = speed
-    return found
-
-
-def pause_to_write(known: Any, pause: timedelta | None) -> float | None:
-    """Return the seconds that a resize usually takes, if they are to be written: the first ones,
-    and changes beyond noise."""
-    if pause is None:
-        return None
-    seconds = pause.total_seconds()
-    is_known = isinstance(known, int | float)
-    return None if is_known and abs(seconds - known) <= _PAUSE_NOISE * known else seconds
-
-
-def used(use: Use | None, units: float, desired: int, hours: float, now: datetime) -> Use:
-    """Return the job's hours with what `units` have used since it was last seen."""
-    if use is None:
-        return Use(hours, now, desired, now)
-    more = units * max(0.0, (now - use.seen).total_seconds()) / 3600
-    return Use(use.hours + more, now, use.size, use.written)
-
-
-def units(held: Sequence[Mapping[str, int]], resource: str) -> float:
-    """Return what a pod holds on average of `resource`, else of cpu: pods may ask for different
-    things. `held` is what each asks for, in thousandths."""
-    return mean(requests.get(resource, 0) or requests.get("cpu", 0) for requests in held) / 1000
-
-
-def due(use: Use, desired: int, now: datetime) -> bool:
-    """Return whether its hours are to be written: at each change of size, or every few minutes."""
-    return desired != use.size or now - use.written >= _WRITE_HOURS_EVERY
 
 
 def _ended(job: Object) -> bool:
