@@ -2,9 +2,10 @@
 
 One job has all GPUs of a cluster. Failures come at random, so often as was published for its size.
 Each stops every GPU until the survivors' next step; a failure meanwhile makes them begin anew. What
-is lost comes back, which is a change of the world too. Two figures come out: *effective*, the share
-of the time of the GPUs that were there in which steps were made that count; *of all*, the same with
-those that were away.
+is lost comes back, which is a change of the world too: it comes in with the next failure, or once
+it has waited as long as our coordinator has newcomers wait. Two figures come out: *effective*, the
+share of the time of the GPUs that were there in which steps were made that count; *of all*, the
+same with those that were away.
 
 Assumed, as no run of ours has had so many GPUs: rendezvous grows with the agents as it did up to a
 thousand, and communicators start up as was published, stock NCCL's 265 s at 96,000 ranks (likewise
@@ -21,6 +22,8 @@ import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from elastic_trainer.coordinator.joining import JOIN_WAIT_SECONDS, patience
 
 YEAR = 365 * 86400.0
 GPUS_A_NODE = 8
@@ -53,6 +56,8 @@ class Recovery:
     """By the GPUs that are left; what a step in progress loses apart."""
     joins: Callable[[int], float]
     """For a node that comes back; 0: it comes back with the restart of all."""
+    join_wait: float = 0.0
+    """The longest that it waits for another change, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ def in_process(start_up: float, name: str) -> Recovery:
         found = HANG if kind < HUNG else SILENCE if kind < HUNG + SILENT else KILLED
         return found + again(gpus)
 
-    return Recovery(name, stall, lambda gpus: JOIN + again(gpus))
+    return Recovery(name, stall, lambda gpus: JOIN + again(gpus), JOIN_WAIT_SECONDS)
 
 
 def restarting(seconds: float, name: str) -> Recovery:
@@ -118,30 +123,39 @@ def simulate(
     now = ready = 0.0
     """From `ready` on steps are made."""
     returns: list[float] = []
+    newcomers, since = 0, 0.0
+    """Nodes that are back and wait for a place, and since when."""
     failure = draw.expovariate(rate)
     while now < seconds:
         back = returns[0] if returns else math.inf
-        event = min(failure, back, seconds)
-        there = 1 - len(returns) * GPUS_A_NODE / gpus
+        away_now = len(returns) * GPUS_A_NODE
+        training = gpus - away_now - newcomers * GPUS_A_NODE
+        due = math.inf
+        if newcomers:
+            dear, nodes = recovery.joins(training), training // GPUS_A_NODE
+            due = max(ready, since + patience(dear, nodes, newcomers, recovery.join_wait))
+        event = min(failure, back, due, seconds)
         trained = max(0.0, event - max(now, ready))
-        kept += trained * there
-        lost_capacity += (event - now) * (1 - there)
+        kept += trained * training / gpus
+        lost_capacity += (event - now) * away_now / gpus
         now = event
-        left = gpus - len(returns) * GPUS_A_NODE
         if now >= seconds:
             break
         if event == failure:
             failures += 1
-            kept -= min(trained, draw.uniform(0, step)) * there
+            kept -= min(trained, draw.uniform(0, step)) * training / gpus
             failure = now + draw.expovariate(rate)
-            ready = now + recovery.stall(draw, left)
-            if recovery.joins(left) > 0 and draw.random() < HARDWARE:
+            newcomers = 0
+            ready = now + recovery.stall(draw, gpus - away_now)
+            if recovery.joins(training) > 0 and draw.random() < HARDWARE:
                 heapq.heappush(returns, now + away)
-        else:
+        elif event == back:
             heapq.heappop(returns)
-            # At a fence between two steps: nothing is done again. Within a stall it comes along.
-            if now >= ready:
-                ready = now + recovery.joins(left)
+            since = since if newcomers else now
+            newcomers += 1
+        else:  # at a fence between two steps: nothing is done again
+            newcomers = 0
+            ready = now + recovery.joins(gpus - away_now)
     return Outcome(failures, kept / (seconds - lost_capacity), kept / seconds)
 
 

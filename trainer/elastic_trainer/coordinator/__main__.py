@@ -13,6 +13,7 @@ from typing import Any
 
 from elastic_trainer.coordinator.exclusion import exclude_seconds
 from elastic_trainer.coordinator.hang_check import least_seconds
+from elastic_trainer.coordinator.joining import join_wait_seconds
 from elastic_trainer.coordinator.model import Settings
 from elastic_trainer.coordinator.recheck import recheck_seconds
 from elastic_trainer.coordinator.straggler_check import rebalances, window_seconds
@@ -126,6 +127,7 @@ def deadlines(environment: Mapping[str, str], place: float | None = None) -> dic
         "rebalance": rebalances(environment),
         "exclude_seconds": exclude_seconds(environment),
         "recheck_seconds": recheck_seconds(environment),
+        "join_wait": join_wait_seconds(environment),
     }
 
 

@@ -131,7 +131,8 @@ def use_of(state: State, agent: Agent) -> Use | None:
     if agent.leaving or agent.agent in state.last_members:
         return Use.REGROUPING
     full = state.round is not None and len(state.round.members) >= state.settings.max_nodes
-    return Use.WAITING if full else Use.STARTING
+    kept_waiting = agent.live and state.larger_since is not None and state.phase is Phase.RUNNING
+    return Use.WAITING if full or kept_waiting else Use.STARTING
 
 
 def _closing(before: State, after: State) -> Use:

@@ -94,6 +94,8 @@ class Settings:
     """Slow ranks take fewer samples."""
     exclude_seconds: float = math.inf
     """How long a node is left out of rounds."""
+    join_wait: float = 0.0
+    """The longest that newcomers wait where a change of the round is dear, see joining.py."""
     recheck_seconds: float = 0.0
     """The longest that a check of the nodes holds up the round after a failure of devices; 0: there
     is none."""
@@ -207,6 +209,8 @@ class State:
     """The last round's workers go on in process, so the next one waits for nobody who failed, and
     newcomers start their workers before they join."""
     enough_since: float | None = None
+    larger_since: float | None = None
+    """Since when newcomers would make the round larger that is trained in."""
     reason: str = "start"
     """Why the next round will have been made."""
     step: int = -1

@@ -14,6 +14,7 @@ from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.exclusion import lift
 from elastic_trainer.coordinator.feeders import feeders, standby
 from elastic_trainer.coordinator.hang_check import end_if_hung
+from elastic_trainer.coordinator.joining import patience, start_up
 from elastic_trainer.coordinator.model import LONG_STEP, Fence, Phase, RoundRecord, State
 from elastic_trainer.coordinator.persistent_map import PersistentMap
 from elastic_trainer.coordinator.recheck import awaits_check
@@ -274,6 +275,7 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         last_members=frozenset(agent.agent for agent in chosen),
         fence=None,
         enough_since=None,
+        larger_since=None,
         samples=(),
         watch=state.watch.begun(now),
         rounds=(*state.rounds, record)[-KEPT_ROUNDS:],
@@ -409,14 +411,21 @@ def _may_restart_unlinked(draft: Draft, members: int, joiners: list[Agent]) -> b
 
 def _due_joiners(draft: Draft, staying: int) -> list[Agent]:
     """Those who would make the world larger, if it is time to let them in."""
-    settings, now = draft.state.settings, draft.now
-    if settings.size(staying + draft.count_ready()) <= staying:
+    state, settings, now = draft.state, draft.state.settings, draft.now
+    newcomers = settings.size(staying + draft.count_ready()) - staying
+    if newcomers <= 0:
+        if state.larger_since is not None:
+            draft.state = replace(state, larger_since=None)
         return []
+    if _live(draft):  # nobody restarts: a change mostly costs less than waiting for others
+        since = now if state.larger_since is None else state.larger_since
+        draft.state = replace(state, larger_since=since)
+        seconds = start_up(state.rounds, state.step_seconds)
+        wait = patience(seconds, staying, newcomers, settings.join_wait)
+        return draft.ready() if now >= since + wait or staying < settings.min_nodes else []
     waiting = draft.ready()
-    since = [agent.joined_at or 0.0 for agent in waiting]
-    if _live(draft):
-        return waiting  # nobody restarts: a change costs less than waiting for others
-    due = min(max(since) + settings.batching, min(since) + settings.batching_limit)
+    joined = [agent.joined_at or 0.0 for agent in waiting]
+    due = min(max(joined) + settings.batching, min(joined) + settings.batching_limit)
     return waiting if now >= due else []
 
 
