@@ -172,7 +172,7 @@ class Job:
             seconds = max(SETTLE_SECONDS, 8 * (_step_seconds(steps) or 0.0))
             recent = [step for step in steps if step.time > time.time() - seconds]
             places = {(step.rank, step.world) for step in recent}
-            if len(recent) > 10 and places == {(rank, world) for rank in range(world)}:
+            if len(recent) > 5 * world and places == {(rank, world) for rank in range(world)}:
                 return steps
             time.sleep(0.1)
         logs = "\n".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))

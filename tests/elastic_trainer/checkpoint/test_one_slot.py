@@ -12,7 +12,8 @@ import pytest
 import torch
 from elastic_trainer import Checkpointer, ElasticDataset
 from elastic_trainer.checkpoint.memory import Memory
-from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.link.worker_link import SOCKET_VARIABLE, WorkerLink
+from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import Blob, lay_out
 from elastic_trainer.store.slot import PAYLOAD, Label, SlotError, payload_size
 from torch.utils.data import TensorDataset
@@ -103,6 +104,62 @@ def test_the_slot_is_used_again_once_a_later_state_is_in_storage(
             break
     assert held == [[1], [1], [3], [3]]
     assert [commit.step for commit in checkpointer.storage.commits()] == [4, 2]
+
+
+class Linked(Agent):
+    @property
+    def agent(self) -> bool:
+        return True
+
+
+class Others(ProcessGroup):
+    """A group whose other rank says what rank 0's agent says."""
+
+    said = ""
+    narrow = False
+
+    def gather(self, value: Any) -> list[Any]:
+        return [self.narrow, value] if isinstance(value, bool) else [value, value]
+
+    def from_rank(self, source: int, value: Any) -> Any:
+        return self.said if isinstance(value, str) else value
+
+    def barrier(self) -> None:
+        return
+
+
+@pytest.mark.parametrize("narrow", ["here", "elsewhere", ""])
+def test_the_one_slot_of_any_node_waits_for_the_storage_of_the_node_that_stores(
+    tmp_path: Path, narrow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Others, "narrow", narrow == "elsewhere")
+    monkeypatch.setenv(SOCKET_VARIABLE, str(tmp_path))  # an agent of its own
+    (folder := tmp_path / "slots").mkdir()
+    agent, model = Linked(), torch.nn.Linear(60, 60)
+    samples = TensorDataset(torch.ones(8, 60))
+    data = ElasticDataset(samples, global_batch=2, epochs=9, group=Others(1, 2))
+    checkpointer = Checkpointer(
+        tmp_path / "commits",
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters()),
+        data=data,
+        memory=Memory(folder, agent),
+        link=agent,
+        every=1,
+        restore=False,
+    )
+    memory = checkpointer._memory
+    assert memory is not None
+    memory._slots.turns = 1 if narrow == "here" else 2
+    held = []
+    for step, _ in enumerate(data, 1):
+        monkeypatch.setattr(Others, "said", "the volume is full" if step in (2, 3) else "")
+        data.applied()
+        checkpointer.save_if_due()
+        held.append(max(label.step for slot in memory._slots.slots if (label := slot.label())))
+        if step == 4:
+            break
+    assert held == ([1, 1, 1, 4] if narrow == "here" else [1, 2, 3, 4])
 
 
 def test_two_fit_where_there_is_room_and_nothing_where_there_is_none(

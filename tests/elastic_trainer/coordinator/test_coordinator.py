@@ -127,6 +127,31 @@ def test_memory_does_not_stay_where_others_take_the_places_of_the_next_round() -
         assert (len({"a3", "a4", "a5"} - set(job.members())) <= 1) is stays
 
 
+def test_who_comes_after_a_fence_was_told_takes_nobodys_place() -> None:
+    job = Job(min_nodes=1, max_nodes=4).running(3, 4, 5, 6)
+    job.join(0)
+    job.say("a6", Leave())
+    fence = job.last("a6", FenceAsk).fence
+    for agent in ("a3", "a4", "a5", "a6"):
+        job.say(agent, FenceReply(fence, 3))
+    assert job.last("a3", FenceStop).memory_stays
+    job.join(1, 2)  # of lower index than those whose memory was to stay
+    for agent in ("a3", "a4", "a5", "a6"):
+        job.say(agent, Fenced(fence, 4))
+    job.join(3, 4, 5)
+    job.pass_time(1.0)
+    assert job.members() == ["a0", "a3", "a4", "a5"]
+    # As ever in the next one.
+    job.say("a5", Leave())
+    fence = job.last("a5", FenceAsk).fence
+    for agent in ("a0", "a3", "a4", "a5"):
+        job.say(agent, FenceReply(fence, 7))
+        job.say(agent, Fenced(fence, 8))
+    job.join(0, 3, 4)
+    job.pass_time(1.0)
+    assert job.members() == ["a0", "a1", "a2", "a3"]
+
+
 def test_a_leaver_does_not_wait_for_workers_that_never_link() -> None:
     job = Job(min_nodes=1, max_nodes=4)
     job.join(0, 1)

@@ -174,6 +174,8 @@ class Checkpointer:
             )
         replicated = before_save is None and not self._state.sharded
         least = overlap_bytes(copier, os.environ) if overlaps and replicated else None
+        self._narrow = False
+        """Some node's memory has room for one state, which is lost as the next one is saved."""
         self._overlaps, self._overlap_bytes = least is not None, least or 0
         self._snapshot: Snapshot | None = None
         """The save to memory that is under way."""
@@ -374,6 +376,9 @@ class Checkpointer:
         self.settle(waits=False)
         if self.data.steps == self._first + 1:
             self.make_room()  # now the optimizer has its state too
+            if self.link.agent and self._shards is None:
+                narrow = self._memory is not None and self._memory.narrow
+                self._narrow = any(self._group.gather(narrow))
         if self._shards is not None and self._shards.superseded is not None:
             self._give_up(self._shards.superseded)
         if not self._due():
@@ -564,7 +569,7 @@ class Checkpointer:
             if self._memory is None and shards is not None:
                 shards.write(self._captured(), step=step, run=run, round_=round_)
                 return
-            saved = self._save_to_memory()
+            saved = self._save_to_memory(self._await_storage())
             if shards is not None:
                 shards.saved(*saved)
             elif saved == (None, None) and self._group.rank == 0 and not self._storage_has_it():
@@ -600,8 +605,22 @@ class Checkpointer:
             self._warned = True
             log.warning(warning)
 
-    def _save_to_memory(self) -> tuple[Slot, Label] | tuple[None, None]:
-        """Nothing where this rank has no slots, or there is no room."""
+    def _await_storage(self) -> str | None:
+        """On all ranks: where a node has one slot, wait until storage has what was saved last, of
+        which rank 0's agent alone knows; return why it hasn't, None where nobody need know."""
+        if not self._narrow:
+            return None
+        memory = self._memory if self._group.rank == 0 else None
+        return self._group.from_rank(0, memory.unstored() if memory is not None else "")
+
+    def _save_to_memory(
+        self, unstored: str | None = None
+    ) -> tuple[Slot, Label] | tuple[None, None]:
+        """Nothing where this rank has no slots, or there is no room.
+
+        Args:
+            unstored: as Memory.save's.
+        """
         if self._memory is None or not self._memory.saves:
             self._tell_digest()
             return None, None
@@ -619,9 +638,9 @@ class Checkpointer:
         )
         try:
             if self._overlaps and blob.size >= self._overlap_bytes:
-                self._snapshot = self._memory.begin(label, blob, self._state.steady())
+                self._snapshot = self._memory.begin(label, blob, self._state.steady(), unstored)
                 return self._snapshot.slot, label
-            slot = self._memory.save(label, blob)
+            slot = self._memory.save(label, blob, unstored)
         except SlotError as error:
             log.warning("not saved to memory: %s", error)
             self._tell_digest()

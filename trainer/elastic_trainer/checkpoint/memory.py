@@ -91,7 +91,7 @@ class Memory:
 
     def prepare(self, blob: Blob) -> None:
         """Make room for states of this size, in the background where there is enough: for two, or,
-        of a replicated state, for one, see `_await_storage`.
+        of a replicated state, for one, see `narrow`.
 
         Raises:
             SlotError: there isn't; says how much is needed and how to get it.
@@ -110,16 +110,26 @@ class Memory:
         self._prefault = threading.Thread(target=self._make_room, args=(size,), daemon=True)
         self._prefault.start()
 
-    def save(self, label: Label, blob: Blob) -> Slot:
-        """Blocks for the copying. Raises SlotError as Slots.write."""
+    def save(self, label: Label, blob: Blob, unstored: str | None = None) -> Slot:
+        """Blocks for the copying. Raises SlotError as Slots.write.
+
+        Args:
+            unstored: what `unstored` returned for the rank whose agent stores; None: this one's.
+        """
         self._wait()
-        self._await_storage()
+        self._spare_one_slot(unstored)
         return self._slots.write(label, blob)
 
-    def begin(self, label: Label, blob: Blob, steady: Collection[int]) -> Snapshot:
-        """Save while training goes on, see Snapshot. Raises SlotError as Slots.write."""
+    def begin(
+        self, label: Label, blob: Blob, steady: Collection[int], unstored: str | None = None
+    ) -> Snapshot:
+        """Save while training goes on, see Snapshot. Raises SlotError as Slots.write.
+
+        Args:
+            unstored: as `save`'s.
+        """
         self._wait()
-        self._await_storage()
+        self._spare_one_slot(unstored)
         return Snapshot(self._slots, label, blob, steady, self._copier)
 
     def note_stored(self, identity: Identity) -> None:
@@ -257,16 +267,23 @@ class Memory:
                 problem,
             )
 
-    def _await_storage(self) -> None:
-        """Wait until storage has what the only slot holds, which is lost as the next save begins.
+    @property
+    def narrow(self) -> bool:
+        """Return whether there is one slot, whose state is lost as the next save begins."""
+        return self._slots.turns == 1
 
-        Raises:
-            SlotError: it isn't brought there, nor is a later one.
-        """
-        if self._slots.turns == 1 and (error := self._link.settle(storage=True)):
-            held = self._slots.slots[0].label()
-            if held is None or held.identity <= self._stored:
-                return
+    def unstored(self) -> str:
+        """Wait for what this node's agent brings to storage; return why the newest state here, or a
+        later one, isn't there. Empty: it is."""
+        error = self._link.settle(storage=True)
+        labels = [label for slot in self._slots.slots if (label := slot.label()) is not None]
+        if not labels or max(label.identity for label in labels) <= self._stored:
+            return ""
+        return error
+
+    def _spare_one_slot(self, unstored: str | None) -> None:
+        """Raises SlotError where the only slot holds what isn't in storage."""
+        if self.narrow and (error := self.unstored() if unstored is None else unstored):
             raise SlotError(f"the one slot is kept, as what it holds is not in storage: {error}")
 
     def _make_room(self, size: int) -> None:

@@ -203,6 +203,8 @@ class State:
     """Members of the round that were not in the one before."""
     last_members: frozenset[str] = frozenset()
     """Members of the newest round."""
+    promised: frozenset[str] = frozenset()
+    """Agents that a fence was told have a place in the next round."""
     trained: frozenset[str] = frozenset()
     """Members of the newest round that made a step; none: this coordinator has seen none."""
     recovering: bool = False

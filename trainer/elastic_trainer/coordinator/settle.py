@@ -86,15 +86,23 @@ def _settle_forming(draft: Draft) -> None:
         wait = state.started if everybody else max(since, state.started)
         if now < wait + state.settings.grace:
             could_be_back = state.returning and size >= _fewest_back(state)
-            if not could_be_back or not _all_are_back(state, choose()[:size]):
+            if not could_be_back or not _all_are_back(state, _choose(state, choose(), size)):
                 return
     if not _enough_agree(draft):
         return
-    chosen = choose()[:size]
+    chosen = _choose(state, choose(), size)
     if awaits_check(draft, chosen):
         return
     if _enough_know(draft, chosen):
         _form(draft, chosen)
+
+
+def _choose(state: State, agents: list[Agent], size: int) -> list[Agent]:
+    """Return so many of these agents, in their order: the first ones, but for places that were
+    promised at a fence, as memory there holds what storage may not have."""
+    rest = [agent for agent in agents if agent.agent not in state.promised]
+    promised = [agent for agent in agents if agent.agent in state.promised]
+    return sorted([*promised, *rest][:size], key=lambda agent: agent.order)
 
 
 def _fewest_back(state: State) -> int:
@@ -273,6 +281,7 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         returning=frozenset(),
         newcomers=frozenset(agent.agent for agent in chosen) - state.last_members,
         last_members=frozenset(agent.agent for agent in chosen),
+        promised=frozenset(),
         fence=None,
         enough_since=None,
         larger_since=None,
@@ -440,14 +449,13 @@ def _settle_fencing(draft: Draft) -> None:
             fence = replace(fence, deadline=max(limit, now))
     if not fence.reached and end_if_hung(draft):
         return
-    state = draft.state
     if fence.stop is None and _all_members(draft, fence.replies):
         # Nobody runs past the end of the step in progress when asked, or of the one after it.
         newest = max(fence.replies.values())
         further = 0 if fence.at_once and newest >= 0 else 1
         fence = replace(fence, stop=newest + further)
         _tell_stop(draft, fence)
-    draft.state = replace(state, fence=fence)
+    draft.state = replace(draft.state, fence=fence)
     if _all_members(draft, fence.fenced):
         draft.end_round(_fence_reason(draft, fence))
     elif now >= fence.deadline:
@@ -498,7 +506,9 @@ def _tell_stop(draft: Draft, fence: Fence) -> None:
     stay = [agent for agent in attached if not agent.leaving]
     size = draft.state.settings.size
     there = sorted([*stay, *draft.waiting()], key=lambda agent: agent.order)
-    displaced = {agent.agent for agent in stay} - {a.agent for a in there[: size(len(there))]}
+    next_ = frozenset(agent.agent for agent in there[: size(len(there))])
+    displaced = {agent.agent for agent in stay} - next_
+    draft.state = replace(draft.state, promised=next_)
     # One that the next round has no place for is as good as lost: of any part there are two.
     placed = max(len(stay) - size(len(stay)), len(displaced)) <= 1
     stops = {
