@@ -236,7 +236,7 @@ async def measure_move(rows: int, width: int) -> None:
     table = source.holder.add_table(write_settings(TableSettings("table", width, Adagrad(lr=RATE))))
     fill(table, np.arange(rows, dtype=np.int64))
     source.holder.held[:] = True
-    waits, frozen, work, asked = [0.0], [0.0], [0.0], True
+    waits, holds, frozen, work, asked = [0.0], [0.0], [0.0], [0.0], True
 
     async def ask() -> None:
         """As requests that come all the time; count what they wait, and how long others are put
@@ -247,6 +247,7 @@ async def measure_move(rows: int, width: int) -> None:
             await asyncio.sleep(0)
             ended = time.perf_counter()
             waits.append(ended - began)
+            holds.append(time.process_time() - used)
             if source.holder.frozen.any():
                 if not since:
                     since, worked = began, used
@@ -292,7 +293,8 @@ async def measure_move(rows: int, width: int) -> None:
         f"a server gives {len(given)} buckets with {len(target.holder.tables['table']):,} rows to "
         f"another: {whole:.2f} s in all ({work_whole:.2f} s of CPU time, with the pushes), "
         f"frozen for {1e3 * max(frozen):.0f} ms ({1e3 * max(work):.0f} ms of CPU time), longest "
-        f"wait of a request {1e3 * max(waits):.0f} ms; {target_stub.rows:,} rows sent (fewest "
+        f"wait of a request {1e3 * max(waits):.0f} ms ({1e3 * max(holds):.0f} ms of CPU time); "
+        f"{target_stub.rows:,} rows sent (fewest "
         f"{fewest:,}) during {during} pushes",
         flush=True,
     )

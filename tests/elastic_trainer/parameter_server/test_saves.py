@@ -46,9 +46,9 @@ class Servers:
         given = np.flatnonzero(giver.held)[::2]
         if source == target or not len(given):
             return
-        ids = giver.begin_giving("m", given)
+        giver.begin_giving("m", given)
         assert taker.expect("m", given, "giver")
-        for name, one in ids.items():
+        for name, one in giver.ids_in(given, "m").items():
             entries = pack_entries(giver.tables[name].entries_of(one))
             assert taker.receive("m", write_settings(SETTINGS), one, entries)
         giver.freeze("m")

@@ -65,6 +65,11 @@ class BucketRows:
         slots = 2 * int(self._room.sum())
         return len(self) * each + slots * self._slots.row_bytes
 
+    @property
+    def counts(self) -> Rows:
+        """Return how many ids there are of each bucket."""
+        return self._used
+
     def ids(self, rows: Rows) -> Ids:
         return self._ids.numbers[rows]
 

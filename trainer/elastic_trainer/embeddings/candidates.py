@@ -21,6 +21,11 @@ class Candidates:
     def nbytes(self) -> int:
         return self._rows.nbytes
 
+    @property
+    def counts(self) -> Counts:
+        """Return how many ids there are of each bucket."""
+        return self._rows.counts
+
     def count(self, ids: Ids, seen: Counts, step: int, enough: int) -> tuple[Counts, Counts]:
         """Count ids, no two alike; take those out that were seen `enough` times by now.
 

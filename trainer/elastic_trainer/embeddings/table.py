@@ -170,6 +170,11 @@ class Table:
         """Bytes of the rows in use, and of what finds them."""
         return self._rows.nbytes + self._candidates.nbytes
 
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Return how many ids of each bucket have a row or a count here."""
+        return self._rows.counts + self._candidates.counts
+
     def pull(self, ids: Ids) -> torch.Tensor:
         """Return a row for each id, also where it has none yet."""
         rows = self._rows.find(ids)
@@ -224,15 +229,18 @@ class Table:
         of = _numbers(wanted)
         return np.concatenate([self._rows.ids(self._rows.rows(of)), self._candidates.ids(of)])
 
-    def hot_ids_in(self, wanted: Collection[int], steps: int, most: int) -> Ids:
+    def hot_ids_in(
+        self, wanted: Collection[int], steps: int, most: int
+    ) -> tuple[Ids, NDArray[np.int64]]:
         """Return the ids of these buckets' rows that are seen most often, of those that were seen
-        in the last `steps`: at most so many."""
+        in the last `steps`, and how often: at most so many."""
         rows = self._rows.rows(_numbers(wanted))
         rows = rows[self._rows.columns["last"].numbers[rows] > self.step - steps]
+        seen = self._rows.columns["seen"].numbers[rows]
         if len(rows) > most:
-            seen = self._rows.columns["seen"].numbers[rows]
-            rows = rows[np.argpartition(seen, len(rows) - most)[len(rows) - most :]]
-        return self._rows.ids(rows)
+            hottest = np.argpartition(seen, len(rows) - most)[len(rows) - most :]
+            rows, seen = rows[hottest], seen[hottest]
+        return self._rows.ids(rows), seen
 
     def entries_of(self, ids: Ids) -> Entries:
         """Return a copy of what is held of these ids."""

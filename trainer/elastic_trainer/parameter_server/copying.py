@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,17 +139,18 @@ class Copier:
         holder = now.holder
         lacking = holder.held & (self._covered != holder.turns)
         begun = np.where(lacking, holder.turns, self._covered)
-        ids = _ids_in(holder, np.flatnonzero(lacking))
+        for some in holder.some_at_a_time(np.flatnonzero(lacking)):
+            await self._send_rows(now, _parts(holder, holder.ids_in(some)))
+        ids = holder.changed(self._name)
         for _ in range(ROUNDS):
             if sum(map(len, ids.values())) <= FEW_ROWS:
                 break
-            for rows in _parts(holder, ids):
-                await self._send(now, messages.KeepRequest(rows=[rows]))
+            await self._send_rows(now, _parts(holder, ids))
             ids = holder.changed(self._name)
         # From here to `end` no request is served, so that all of it is of one moment. A bucket that
         # has come meanwhile, maybe not for the first time, is in the next one.
         has = np.flatnonzero(holder.held & (holder.turns == begun))
-        left = list(_parts(holder, _united(ids, holder.changed(self._name))))
+        left = list(_parts(holder, ids))
         end = messages.KeepRequest(
             last=True,
             buckets=pack(has),
@@ -162,31 +163,20 @@ class Copier:
                 messages.Step(table=name, step=table.step) for name, table in holder.tables.items()
             ],
         )
-        for rows in left:
-            await self._send(now, messages.KeepRequest(rows=[rows]))
+        await self._send_rows(now, left)
         await self._send(now, end)
         self._covered = np.full(BUCKETS, _NEVER)
         self._covered[has] = unpack(end.turns)
+
+    async def _send_rows(self, to: Served, parts: Iterable[messages.Rows]) -> None:
+        for rows in parts:
+            await self._send(to, messages.KeepRequest(rows=[rows]))
 
     async def _send(self, to: Served, request: messages.KeepRequest) -> None:
         request.life, request.source = to.keeper_life, self._life
         request.copy, request.epoch = self._name, to.epoch
         if not (await self._stub(to.keeper).Keep(request, timeout=ANSWER_SECONDS)).kept:
             raise _NotKeptError(f"{to.keeper} doesn't know the copy")
-
-
-def _ids_in(holder: Holder, wanted: Buckets) -> dict[str, Ids]:
-    if not len(wanted):
-        return {}
-    return {name: table.ids_in(wanted) for name, table in holder.tables.items()}
-
-
-def _united(*parts: dict[str, Ids]) -> dict[str, Ids]:
-    names = {name for part in parts for name in part}
-    return {
-        name: np.unique(np.concatenate([part[name] for part in parts if name in part]))
-        for name in sorted(names)
-    }
 
 
 def _parts(holder: Holder, ids: dict[str, Ids]) -> Iterator[messages.Rows]:

@@ -19,6 +19,7 @@ from elastic_trainer.embeddings.changed_ids import ChangedIds
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.table import Table
 from elastic_trainer.parameter_server.clocks import Clocks
+from elastic_trainer.parameter_server.hot_ids import HotIds
 from elastic_trainer.parameter_server.wire import read_settings, unpack_entries, write_settings
 
 Buckets = NDArray[np.int64]
@@ -26,6 +27,9 @@ READS_ONLY = -1
 """The clock of a pull that no push follows: nobody waits for who only evaluates."""
 HOT_STEPS, HOT_ROWS = 64, 2048
 """Hot rows: seen in so many of the last steps, most often of all; at most so many a move."""
+ROWS_TOGETHER = 1 << 16
+"""So many rows of a move's, or a bucket's, are looked up at a time, between which requests are
+served."""
 EVERY_BUCKET: Buckets = np.arange(BUCKETS)
 
 
@@ -88,15 +92,6 @@ def _watch_of(save: str) -> str:
     return f"save {save}"
 
 
-def _without(ids: Ids, others: Ids | None) -> Ids:
-    """Return the ids that aren't among these, which are in order."""
-    if others is None or not len(others):
-        return ids
-    place = np.minimum(np.searchsorted(others, ids), len(others) - 1)
-    differ: NDArray[np.bool_] = others[place] != ids
-    return ids[differ]
-
-
 class Holder:
     def __init__(self) -> None:
         self.tables: dict[str, Table] = {}
@@ -118,8 +113,8 @@ class Holder:
         self._taken: set[str] = set()
         self._watched: dict[str, Changes] = {}
         self._saves: dict[str, Since] = {}
-        self._hot: dict[tuple[str, str], Ids] = {}
-        """By move and table, the ids whose rows are copied last, in order."""
+        self._hot: dict[str, dict[str, HotIds]] = {}
+        """By move and table, the ids whose rows are copied last."""
 
     # ---- workers
 
@@ -203,27 +198,44 @@ class Holder:
 
     # ---- giving
 
-    def begin_giving(self, move: str, given: Buckets) -> dict[str, Ids]:
-        """Watch these buckets' changes; return the ids to copy, by table.
-
-        Hot rows aren't among them: they would change again before their buckets are frozen. Only
-        `freeze` returns them.
-        """
+    def begin_giving(self, move: str, given: Buckets) -> None:
+        """Watch these buckets' changes."""
         self.watch(move, given)
-        found = {}
-        for name, table in self.tables.items():
-            hot = table.hot_ids_in(given, HOT_STEPS, HOT_ROWS // len(self.tables))
-            self._hot[move, name] = np.sort(hot)
-            found[name] = _without(table.ids_in(given), self._hot[move, name])
-        return found
+        most = HOT_ROWS // max(1, len(self.tables))
+        self._hot[move] = {
+            name: HotIds(table, HOT_STEPS, most) for name, table in self.tables.items()
+        }
+
+    def find_hot(self, move: str, part: Buckets) -> None:
+        """Find hot rows in some of the move's buckets. They would change again before these are
+        frozen: only `freeze` returns them."""
+        for hot in self._hot[move].values():
+            hot.look_into(part)
+
+    def some_at_a_time(self, of: Buckets) -> list[Buckets]:
+        """Cut buckets into parts that are small enough to look at all their rows at once."""
+        rows = np.zeros(BUCKETS, dtype=np.int64)
+        for table in self.tables.values():
+            rows += table.counts
+        part = np.cumsum(rows[of]) // ROWS_TOGETHER
+        return np.split(of, np.flatnonzero(np.diff(part)) + 1)
+
+    def ids_in(self, part: Buckets, move: str = "") -> dict[str, Ids]:
+        """Return the ids of what is here of these buckets, by table; not the move's hot rows."""
+        return {
+            name: self._not_hot(move, name, table.ids_in(part.tolist()))
+            for name, table in self.tables.items()
+        }
 
     def changed(self, move: str) -> dict[str, Ids]:
         """Return the ids that were changed since this was last asked, by table; not hot rows'."""
         changes = self._watched[move]
-        found = {
-            name: _without(changes.take(name), self._hot.get((move, name))) for name in self.tables
-        }
+        found = {name: self._not_hot(move, name, changes.take(name)) for name in self.tables}
         return {name: ids for name, ids in found.items() if len(ids)}
+
+    def _not_hot(self, move: str, table: str, ids: Ids) -> Ids:
+        hot = self._hot.get(move, {}).get(table)
+        return ids if hot is None else hot.left_out(ids)
 
     def watch(self, name: str, of: Buckets) -> None:
         """Keep the ids of these buckets that are changed from now on, for `changed`."""
@@ -237,8 +249,7 @@ class Holder:
     def freeze(self, move: str) -> dict[str, Ids]:
         """Have requests of the move's buckets put off; return the hot rows' ids, by table."""
         self.frozen[self._watched[move].buckets] = True
-        hot = {name: self._hot.get((move, name)) for name in self.tables}
-        return {name: ids for name, ids in hot.items() if ids is not None and len(ids)}
+        return {name: hot.ids for name, hot in self._hot[move].items() if len(hot.ids)}
 
     def applied_in(self, given: Buckets) -> dict[str, NDArray[np.int64]]:
         """Return the newest sequences that these buckets took, by worker."""
@@ -252,8 +263,7 @@ class Holder:
         """
         of = self._watched[move].buckets
         self.unwatch(move)
-        for name in self.tables:
-            self._hot.pop((move, name), None)
+        self._hot.pop(move, None)
         self.frozen[of] = False
         if taker:
             self.held[of] = False

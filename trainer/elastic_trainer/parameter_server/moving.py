@@ -4,19 +4,20 @@ They go in groups. A group's cold rows are copied in parts, several on their way
 those that were changed meanwhile, until few are left. These, and the hot rows that each step
 changes, are copied once the group is frozen, whose requests are put off until the other one has
 taken it. If nobody knows whether it has, it stays frozen until the other says so, or its life is
-over: never do two servers take updates of a bucket. The giver keeps the rows until the other one
-has a copy of them elsewhere, and its own copy has them until then, too: whichever of them is lost,
-its rows go on from what is left (placement.py).
+over: never do two servers take updates of a bucket. Then it counts as taken, as a copy of the other
+one's may have later updates. The giver keeps the rows until the other one has a copy of them
+elsewhere, and its own copy has them until then, too: whichever of them is lost, its rows go on from
+the newest of what is left (placement.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import grpc
@@ -41,10 +42,20 @@ FEW_ROWS = 2048
 ROUNDS = 20
 """How often changed rows are copied before buckets are frozen, however many are left."""
 ANSWER_SECONDS = 10.0
+RETRY_SECONDS = 0.1
 
 
 class RefusedError(Exception):
     """The other server doesn't expect this move: it holds nothing of it."""
+
+
+class Taken(Enum):
+    """The end of a move, as far as the giver knows."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+    """The other one was asked to take, and its life ended without an answer."""
 
 
 @dataclass(frozen=True)
@@ -64,43 +75,51 @@ class Order:
     is_gone: Callable[[], bool]
     """Tells whether the taker's life is over."""
     tell: Callable[[], None] = lambda: None
-    """Called whenever some of them were given."""
+    """Called whenever some of them aren't held here any more."""
 
 
 async def give(holder: Holder, order: Order) -> bool:
     """Give the buckets of an order. Return False where the other one hasn't taken all."""
     for begin in range(0, len(order.given), GROUP_BUCKETS):
         group = replace(order, given=order.given[begin : begin + GROUP_BUCKETS])
-        if not await _give_group(holder, group):
+        taken = await _give_group(holder, group)
+        if taken is not Taken.NO:
+            order.tell()
+        if taken is not Taken.YES:
             return False
-        order.tell()
     return True
 
 
-async def _give_group(holder: Holder, order: Order) -> bool:
+async def _give_group(holder: Holder, order: Order) -> Taken:
     move = uuid.uuid4().hex[:16]
-    taken = False
+    taken = Taken.NO
     try:
-        ids = holder.begin_giving(move, order.given)
+        holder.begin_giving(move, order.given)
         begins = messages.ReceiveRequest(buckets=pack(order.given))
         await _receive(order, move, begins)
+        for part in holder.some_at_a_time(order.given):
+            holder.find_hot(move, part)
+            await asyncio.sleep(0)
+        some = holder.some_at_a_time(order.given)
+        await _copy(holder, move, order, (holder.ids_in(part, move) for part in some))
         for _ in range(ROUNDS):
-            await _copy(holder, move, order, ids)
             ids = holder.changed(move)
             if sum(map(len, ids.values())) <= FEW_ROWS:
                 break
+            await _copy(holder, move, order, [ids])
+        else:
+            ids = holder.changed(move)
         hot = holder.freeze(move)  # with no request between, so that these are all that changed
-        await _copy(holder, move, order, ids)
-        await _copy(holder, move, order, hot)
+        await _copy(holder, move, order, [ids, hot])
         taken = await _ask_to_take(holder, move, order)
     except (grpc.RpcError, RefusedError):
-        taken = False
+        taken = Taken.NO
     finally:
-        holder.end_giving(move, taker=order.taker if taken else "")
+        holder.end_giving(move, taker="" if taken is Taken.NO else order.taker)
     return taken
 
 
-async def _copy(holder: Holder, move: str, order: Order, ids: Mapping[str, Ids]) -> None:
+async def _copy(holder: Holder, move: str, order: Order, ids: Iterable[Mapping[str, Ids]]) -> None:
     """Send these rows, as they are when their part's turn comes."""
     on_their_way: deque[asyncio.Task[None]] = deque()
     try:
@@ -115,8 +134,8 @@ async def _copy(holder: Holder, move: str, order: Order, ids: Mapping[str, Ids])
             one.cancel()
 
 
-def _parts(holder: Holder, ids: Mapping[str, Ids]) -> Iterator[messages.ReceiveRequest]:
-    for name, wanted in ids.items():
+def _parts(holder: Holder, ids: Iterable[Mapping[str, Ids]]) -> Iterator[messages.ReceiveRequest]:
+    for name, wanted in (one for some in ids for one in some.items()):
         table = holder.tables[name]
         text = write_settings(table.settings)
         for part in _cut(wanted):
@@ -144,7 +163,7 @@ async def _receive(order: Order, move: str, part: messages.ReceiveRequest) -> No
         raise RefusedError
 
 
-async def _ask_to_take(holder: Holder, move: str, order: Order) -> bool:
+async def _ask_to_take(holder: Holder, move: str, order: Order) -> Taken:
     """Ask until there is an answer, or that life is over."""
     request = messages.TakeRequest(
         move=move,
@@ -158,8 +177,15 @@ async def _ask_to_take(holder: Holder, move: str, order: Order) -> bool:
         ],
         steps=[messages.Step(table=name, step=table.step) for name, table in holder.tables.items()],
     )
+    asked = False
     while not order.is_gone():
-        with contextlib.suppress(grpc.RpcError):
-            return bool((await order.stub.Take(request, timeout=ANSWER_SECONDS)).taken)
-        await asyncio.sleep(0.1)
-    return False
+        try:
+            reply = await order.stub.Take(request, timeout=ANSWER_SECONDS)
+        except grpc.RpcError:
+            asked = True
+            await asyncio.sleep(RETRY_SECONDS)
+            continue
+        if reply.life != order.taker:
+            break
+        return Taken.YES if reply.taken else Taken.NO
+    return Taken.UNKNOWN if asked else Taken.NO

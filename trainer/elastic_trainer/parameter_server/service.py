@@ -350,9 +350,10 @@ class Service(ParameterServerServicer):
         return messages.ReceiveReply(accepted=await _checked(context, received))
 
     async def Take(self, request: Any, context: Any) -> Any:  # noqa: N802
-        wrong = request.life != self.life or self._epoch not in ("", request.epoch)
-        if wrong or self.ended.is_set():
-            return messages.TakeReply(taken=False)
+        if request.life != self.life or self._epoch not in ("", request.epoch):
+            return messages.TakeReply(taken=False, life=self.life)
+        if self.ended.is_set():  # what it took before it still says
+            self.holder.expect_nothing_from(self.holder.expects_from)
         taken = self.holder.take(
             request.move,
             unpack(request.buckets),
@@ -363,7 +364,7 @@ class Service(ParameterServerServicer):
         if taken:
             self._epoch = request.epoch
             self._came(unpack(request.buckets))
-        return messages.TakeReply(taken=taken)
+        return messages.TakeReply(taken=taken, life=self.life)
 
     def _came(self, buckets: Buckets) -> None:
         self._took[buckets] = time.monotonic()

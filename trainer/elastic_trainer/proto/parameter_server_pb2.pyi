@@ -326,10 +326,12 @@ class Step(_message.Message):
     def __init__(self, table: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class TakeReply(_message.Message):
-    __slots__ = ("taken",)
+    __slots__ = ("taken", "life")
     TAKEN_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     taken: bool
-    def __init__(self, taken: _Optional[bool] = ...) -> None: ...
+    life: str
+    def __init__(self, taken: _Optional[bool] = ..., life: _Optional[str] = ...) -> None: ...
 
 class KeepRequest(_message.Message):
     __slots__ = ("life", "source", "copy", "epoch", "rows", "last", "buckets", "applied", "steps", "first", "turns", "ends")

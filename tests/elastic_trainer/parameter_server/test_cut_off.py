@@ -1,0 +1,314 @@
+"""Servers that are killed and cut off: rows go on from the newest that are left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
+from elastic_trainer.embeddings.row_optimizer import SGD
+from elastic_trainer.embeddings.table import Table, TableSettings
+from elastic_trainer.parameter_server import copying, moving
+from elastic_trainer.parameter_server.copying import Copier, Served
+from elastic_trainer.parameter_server.director import copy_message
+from elastic_trainer.parameter_server.holder import Gradients, Verdict
+from elastic_trainer.parameter_server.moving import Order, give
+from elastic_trainer.parameter_server.placement import (
+    Server,
+    keeper,
+    next_adoption,
+    outdated,
+)
+from elastic_trainer.parameter_server.service import Service
+from elastic_trainer.parameter_server.wire import pack, write_settings
+from elastic_trainer.proto import parameter_server_pb2 as messages
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct
+
+SETTINGS = TableSettings("items", 1, SGD(lr=1.0), dtype=torch.float64)
+IDS: Ids = np.arange(40, dtype=np.int64) * 10**9
+COUNT = 4
+"""Servers."""
+
+Counts = dict[int, int]
+"""By id, how many pushes its row has."""
+
+
+class DiedError(Exception):
+    """Ends what a killed server was doing."""
+
+
+class World:
+    """Servers in one process, of which the first one holds all rows, and what connects them. The
+    first server's part is done by `tick`, which hears all that live."""
+
+    def __init__(self) -> None:
+        self.servers: list[Service] = [self._started(place) for place in range(COUNT)]
+        self.dead: dict[str, float] = {}
+        self.cuts: dict[tuple[str, str], str] = {}
+        """By both addresses, what is lost: a request ("before") or its answer ("after")."""
+        self.turn, self.pushes = 10, 0
+        self.keepers: dict[str, str] = {}
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.floor: Counts = {}
+        """What was left of each row when a server was killed last."""
+        self.servers[0].holder.held[:] = True
+        self.servers[0].holder.turns[:] = 1
+
+    def _started(self, place: int) -> Service:
+        one = Service(f"s{place}:1", "first", "")
+        one.holder.add_table(write_settings(SETTINGS))
+        one.holder.clocks.open("w", 0, 0.0)
+        one._epoch = "e"
+        one._copier = Copier(
+            one.life,
+            lambda: Served(one.holder, "e", one._owners.keeper, one._owners.keeper_life),
+            lambda address: self._stub(one, address),
+        )
+        return one
+
+    def _stub(self, caller: Service, address: str) -> Direct:
+        called = next(one for one in self.servers if one._address == address)
+
+        def told(event: str) -> None:
+            if caller.life in self.dead:
+                raise DiedError(event)
+            lost = self.cuts.get((caller._address, address), "")
+            if called.life in self.dead or (lost and event.startswith(lost)):
+                raise BrokenError(event)
+
+        return Direct(called, told)
+
+    def present(self) -> list[Server]:
+        return [one._itself() for one in self.servers]
+
+    # ---- what happens
+
+    def push(self) -> None:
+        self.pushes += 1
+        for one in self.servers:
+            mine = IDS[one.holder.held[buckets(IDS)] & ~one.holder.frozen[buckets(IDS)]]
+            part = Gradients(
+                "items", mine, np.ones(len(mine), np.int64), torch.ones(len(mine), 1).double(), 0.1
+            )
+            assert one.holder.push("w", self.pushes, [part], 0.0) is Verdict.DONE
+
+    def copy(self, place: int) -> None:
+        copier = self.servers[place]._copier
+        assert copier is not None
+        self._begin(copier.copy())
+
+    def move(self, source: int, target: int) -> None:
+        """Have half of the source's buckets moved, where the first server would."""
+        gives, takes = self.servers[source], self.servers[target]
+        present = self.present()
+        of = np.flatnonzero(gives.holder.held)[::2]
+        waits = gives._gives() or np.isin(of, present[source].uncopied).any()
+        if source == target or waits or any(one.giving for one in present) or not len(of):
+            return
+        self.turn += 1
+        order = Order(
+            of,
+            gives.life,
+            takes.life,
+            _AtAddress(lambda: self._stub(gives, takes._address)),
+            "e",
+            self.turn,
+            lambda: takes.life in gives._owners.gone,
+        )
+        gives._giving_to = takes.life
+        gives._move = self._begin(give(gives.holder, order))
+
+    def cut(self, source: int, target: int, lost: str) -> None:
+        self.cuts[f"s{source}:1", f"s{target}:1"] = lost
+
+    def heal(self) -> None:
+        self.cuts.clear()
+
+    def restart(self, place: int) -> None:
+        """Kill a server, and start another one at its address."""
+        self.dead[self.servers[place].life] = 0.0
+        self.servers[place] = self._started(place)
+        self.floor = self.left()
+
+    async def tick(self) -> None:
+        """Do what the first server does, once."""
+        present = self.present()
+        for one in self.servers:
+            keeps = keeper(present, one.life, self.keepers.get(one.life, ""))
+            assert keeps is not None
+            self.keepers[one.life] = keeps.life
+            one._owners = messages.Owners(
+                gone=list(self.dead),
+                keeper=keeps.address,
+                keeper_life=keeps.life,
+                outdated=[copy_message(kept) for kept in outdated(present, one.life)],
+            )
+            await one._heed(one._owners)
+        present = self.present()
+        found = next_adoption(present, self.dead, self.keepers)
+        if found is None or not found.may_begin or any(one.giving for one in present):
+            return
+        self.turn += 1
+        adopts = next(one for one in self.servers if one.life == found.keeper.life)
+        request = messages.AdoptRequest(
+            life=adopts.life,
+            source=found.kept.life,
+            buckets=pack(found.kept.buckets),
+            given=found.kept.given,
+            epoch="e",
+            turn=self.turn,
+        )
+        assert (await adopts.Adopt(request, None)).adopted
+
+    def _begin(self, doing: Any) -> asyncio.Task[Any]:
+        async def done() -> Any:
+            with contextlib.suppress(DiedError):
+                return await doing
+
+        self.tasks.append(asyncio.get_running_loop().create_task(done()))
+        return self.tasks[-1]
+
+    async def goes_on(self, turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    async def recover(self) -> None:
+        """Let what was begun come to its end, and all rows be held."""
+        self.heal()
+        for _ in range(30):
+            await self.goes_on(20)
+            await self.tick()
+        await asyncio.gather(*self.tasks)
+        await self.tick()
+
+    # ---- what is so
+
+    def held(self) -> Counts:
+        """Return the rows that are held; by whom has to be one each."""
+        serving = [one.holder.held & ~one.holder.frozen for one in self.servers]
+        assert np.sum(serving, axis=0).max() <= 1, "a bucket has two holders"
+        found: Counts = {}
+        for one in self.servers:
+            found |= _counts(one.holder.tables["items"], one.holder.held & ~one.holder.frozen)
+        return found
+
+    def left(self) -> Counts:
+        """Return the newest rows that are in the memory of any server, where it answers for
+        them."""
+        found: Counts = {}
+        for one in self.servers:
+            given = np.zeros(BUCKETS, dtype=bool)
+            for of in one.holder.given().values():
+                given[of] = True
+            _newest(found, _counts(one.holder.tables["items"], one.holder.held | given))
+            for _, copy in one._copies._all():
+                if "items" in copy.holder().tables:
+                    _newest(found, _counts(copy.holder().tables["items"], copy.held))
+        return found
+
+
+class _AtAddress:
+    """A stub of whichever server is at an address when it is called."""
+
+    def __init__(self, stub: Callable[[], Direct]) -> None:
+        self._stub = stub
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda request, timeout=None: getattr(self._stub(), name)(request, timeout)
+
+
+def _counts(table: Table, of: np.ndarray) -> Counts:
+    entries = table.entries(np.flatnonzero(of).tolist())
+    return dict(zip(entries.ids.tolist(), entries.seen.tolist(), strict=True))
+
+
+def _newest(found: Counts, others: Counts) -> None:
+    for one, count in others.items():
+        found[one] = max(count, found.get(one, 0))
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with _small():
+        yield
+
+
+@contextlib.contextmanager
+def _small() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for part in (moving, copying):
+            patch.setattr(part, "PART_ROWS", 8)
+            patch.setattr(part, "FEW_ROWS", 2)
+            patch.setattr(part, "ROUNDS", 2)
+        patch.setattr(moving, "RETRY_SECONDS", 0.0)
+        yield
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_giver_that_was_cut_off_holds_no_old_rows_once_the_taker_is_lost(
+    restarted: bool,
+) -> None:
+    """The taker had taken them, others have pushed since, and there is a copy of that."""
+    world = World()
+    await world.tick()
+    for _ in range(3):
+        world.push()
+    world.copy(0)
+    await world.goes_on(100)
+    world.cut(0, 2, "after Take")
+    world.move(0, 2)
+    await world.goes_on(100)
+    assert world.servers[2].holder.held.any() and world.servers[0].holder.frozen.any()
+    for _ in range(4):
+        world.push()
+    world.copy(2)
+    await world.goes_on(100)
+    world.restart(2)
+    if not restarted:
+        world.cut(0, 2, "before")
+    await world.recover()
+    moved = set(world.held().values())
+    assert moved == {3 + 4} and len(world.held()) == len(IDS)
+
+
+PLACES = st.integers(0, COUNT - 1)
+EVENTS = st.one_of(
+    st.tuples(st.just("push")),
+    st.tuples(st.just("tick")),
+    st.tuples(st.just("heal")),
+    st.tuples(st.just("copy"), PLACES),
+    st.tuples(st.just("move"), PLACES, PLACES),
+    st.tuples(st.just("cut"), PLACES, PLACES, st.sampled_from(["before", "after"])),
+    st.tuples(st.just("restart"), PLACES),
+    st.tuples(st.just("goes_on"), st.integers(1, 30)),
+)
+
+
+@given(st.lists(EVENTS, min_size=10, max_size=60))
+@settings(deadline=None)
+def test_rows_go_on_from_the_newest_that_are_left(events: list[tuple[Any, ...]]) -> None:
+    async def run() -> None:
+        world = World()
+        await world.tick()
+        world.push()
+        for name, *places in events:
+            happened = getattr(world, name)(*places)
+            if happened is not None:
+                await happened
+            held = world.held()
+            for one, count in held.items():
+                assert world.floor.get(one, 0) <= count <= world.pushes, (name, places)
+        await world.recover()
+        held = world.held()
+        assert {one: count for one, count in world.floor.items() if held.get(one, 0) < count} == {}
+
+    with _small():
+        asyncio.run(run())
