@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from elastic_trainer.coordinator.model import Gone, Lost, Phase
 from elastic_trainer.protocol.message import (
+    Dismissed,
     Electorate,
     Goodbye,
     Hello,
@@ -92,6 +93,7 @@ def test_agents_that_said_goodbye_are_gone() -> None:
     job = running(3)
     job.say("a1", Goodbye())
     job.say("a2", Goodbye())
+    assert job.heard["a2"][-1] == Dismissed("its goodbye was heard")
     come_back(job, 0)
     assert job.members() == ["a0"]
 
