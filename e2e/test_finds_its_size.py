@@ -1,57 +1,56 @@
 """D9, scaled down: a job under a limit of 15 CPUs whose owner guessed 8 for a worker begins with
 one, and has by itself what the limit carries once it was measured for seconds, not minutes.
 
-The processes' control group is a folder here that says what a container of 3 CPUs would, and the
-parameter server's load is what an adapter of the metrics API would tell: nothing here has
-containers. All behind that is as it is in a cluster.
+DeepFM trains with a real parameter server, each worker in a control group of its own, by which it
+is measured; a CPU of the fifteen is a tenth of one of this machine's. Where no control groups can
+be made, the all-reduce job alone shows the loop: its group is a folder that says what a container
+of 3 CPUs would.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from elastic_trainer.agent import control_group
 
 from e2e.stage import Stage, running
-from e2e.test_brain import METRICS
-from e2e.test_parameter_servers import ServedJob
 from embedded_cluster.conformance.control_plane import ControlPlane
 from tests.brain.test_program import brain
+from volcano_elastic import assets
 from volcano_elastic.api.pytorchjob_shape import BRAIN_ANNOTATION, CPU_LIMIT_ANNOTATION
-from volcano_elastic.brain.program import POD_METRICS
 from volcano_elastic.demo.training import DemoJob
-from volcano_elastic.kube.client import ApiError
-from volcano_elastic.kube.resource import (
-    CRDS,
-    PODS,
-    PYTORCHJOBS,
-    QUEUEPOLICIES,
-    QUEUES,
-    SCALEPLANS,
-)
-from volcano_elastic.pytorchjob.label import JOB_NAME
+from volcano_elastic.kube.client import NotFound
+from volcano_elastic.kube.resource import PODS, PYTORCHJOBS, QUEUEPOLICIES, QUEUES, SCALEPLANS
 
 pytestmark = pytest.mark.e2e
 
 LIMIT, USED, GUESSED = 15, 3.0, 8
 MEMORY = 300 << 20
+GROUP = f"volcano-elastic-test-{os.getpid()}"
 
 
-def guessed(manifest: dict[str, Any], group: Path) -> dict[str, Any]:
-    """Return the job as somebody writes it who doesn't know what it needs."""
+def guessed(manifest: dict[str, Any], group: Path, cpu: int = 1000) -> dict[str, Any]:
+    """Return the job as somebody writes it who doesn't know what it needs.
+
+    Args:
+        group: where control groups are mounted.
+        cpu: thousandths that are taken for a CPU.
+    """
     manifest["metadata"]["annotations"] = {
         BRAIN_ANNOTATION: "Live",
-        CPU_LIMIT_ANNOTATION: str(LIMIT),
+        CPU_LIMIT_ANNOTATION: f"{LIMIT * cpu}m",
     }
     manifest["spec"]["elasticPolicy"]["cooldownSeconds"] = 0
     worker = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]
     (container,) = worker["template"]["spec"]["containers"]
-    container["resources"] = {"requests": {"cpu": str(GUESSED), "memory": "512Mi"}}
+    container["resources"] = {"requests": {"cpu": f"{GUESSED * cpu}m", "memory": "512Mi"}}
     container["env"] = [{"name": "VOLCANO_ELASTIC_CONTROL_GROUP", "value": str(group)}]
     return manifest
 
@@ -61,20 +60,92 @@ class AllReduce(DemoJob):
         return guessed(DemoJob.manifest(self, out), out / "group")
 
 
-class Served(ServedJob):
+TENTH = 100
+"""Thousandths: what the job with a parameter server takes for a CPU."""
+DEEPFM = f"""\
+import sys, time
+sys.path.insert(0, {str(assets.EXAMPLES.resolve())!r})
+import clicks, torch
+from criteo import generate
+from elastic_trainer import ElasticDataset, ElasticEmbedding, ElasticLoop, ServedTables
+from elastic_trainer.embeddings.row_optimizer import Adagrad
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+clicks.table = lambda name, width: ElasticEmbedding(
+    name, width, optimizer=Adagrad(lr=0.02), mode="sequence", bound=clicks.BOUND
+)
+net = clicks.DeepFM()
+tables = ServedTables([net.rows])
+data = ElasticDataset(
+    torch.utils.data.TensorDataset(*generate(20_000)), batch_size=64, epochs=1000
+)
+optimizer = torch.optim.Adagrad(net.deep.parameters(), lr=0.02)
+loop = ElasticLoop(sys.argv[2], model=net, optimizer=optimizer, data=data)
+for ids, clicked in loop:
+    time.sleep(0.12)  # a batch comes from a store that takes its time
+    with loop.step():
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(loop.model(ids), clicked)
+        (loop.weight * loss).backward()
+        tables.step()
+"""
+ENTER = """\
+for controller in cpuacct memory; do
+    mkdir -p "$0/$controller/$1/$HOSTNAME" && echo 0 > "$0/$controller/$1/$HOSTNAME/cgroup.procs"
+done
+shift
+exec "$@"
+"""
+"""Has a container's processes be in control groups of their own, as a container runtime does."""
+
+
+class DeepFM(DemoJob):
     """With one parameter server, whose CPU is guessed well."""
 
     def manifest(self, out: Path) -> dict[str, Any]:
-        manifest = guessed(ServedJob.manifest(self, out), out / "group")
-        servers = manifest["spec"]["pytorchReplicaSpecs"]["PS"]
-        servers["replicas"] = 1
-        (container,) = servers["template"]["spec"]["containers"]
-        container["resources"] = {"requests": {"cpu": "2", "memory": "512Mi"}}
+        manifest = DemoJob.manifest(self, out)
+        script, folder = out / "deepfm.py", self.folder(out)
+        script.write_text(DEEPFM)
+        guessed(manifest, control_group.ROOT, TENTH)
+        replicas = manifest["spec"]["pytorchReplicaSpecs"]
+        (worker,) = replicas["Worker"]["template"]["spec"]["containers"]
+        worker["command"] = [
+            *("sh", "-c", ENTER, str(control_group.ROOT), GROUP),
+            *("python", "-m", "torch.distributed.run", str(script), "--folder", str(folder)),
+        ]
+        server = ["python", "-m", "elastic_trainer.parameter_server"]
+        container = {
+            "name": "pytorch",
+            "image": "volcano-elastic-trainer",
+            "command": [*server, "--storage", str(folder / "servers")],
+            "resources": {"requests": {"cpu": f"{2 * TENTH}m", "memory": "512Mi"}},
+        }
+        replicas["PS"] = {
+            "replicas": 1,
+            "restartPolicy": "OnFailure",
+            "template": {"spec": {"containers": [container]}},
+        }
         return manifest
 
 
+@pytest.fixture
+def groups() -> Iterator[None]:
+    """Lets workers make control groups (of version 1), and removes them."""
+    parents = [control_group.ROOT / name / GROUP for name in ("cpuacct", "memory")]
+    try:
+        for parent in parents:
+            parent.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group of version 1 can be made: {error}")
+    yield
+    for parent in parents:
+        for folder in (*parent.iterdir(), parent):
+            if folder.is_dir():
+                folder.rmdir()
+
+
 @asynccontextmanager
-async def control_group(folder: Path) -> AsyncIterator[None]:
+async def made_up_group(folder: Path) -> AsyncIterator[None]:
     """Says what a container does that uses 3 CPUs all the time."""
     folder.mkdir()
     (folder / "cgroup.controllers").write_text("cpu memory\n")
@@ -106,7 +177,7 @@ async def stage(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncItera
     url, log = f"sqlite:///{tmp_path / 'history.db'}", tmp_path / "brain.log"
     async with (
         running(fresh_control_plane, tmp_path, nodes=1, gpus_per_node=0) as found,
-        control_group(found.out / "group"),
+        made_up_group(found.out / "group"),
         brain(found.plane.kubeconfig, url, log, "--live-after-seconds", "5"),
     ):
         client = found.recorder.jobs.client
@@ -153,35 +224,30 @@ async def test_an_all_reduce_job_grows_to_what_15_cpus_carry(stage: Stage) -> No
     assert 3 * 4 <= 4 * int(cpu.removesuffix("m")) / 1000 <= LIMIT
 
 
-async def test_a_job_with_a_parameter_server_gets_a_plan_of_its_own(stage: Stage) -> None:
+async def test_deepfm_with_a_parameter_server_grows_to_what_15_tenths_of_a_cpu_carry(
+    groups: None, stage: Stage
+) -> None:
     client = stage.recorder.jobs.client
-    job = Served("served", min=1, max=8, epochs=1000, step_seconds=0.2)
-    await client.create(CRDS, METRICS)
-    metrics = {
-        "apiVersion": POD_METRICS.api_version,
-        "kind": POD_METRICS.kind,
-        "metadata": {
-            "name": "served-ps-0",
-            "namespace": "default",
-            "labels": {JOB_NAME: "served"},
-        },
-        "containers": [{"name": "pytorch", "usage": {"cpu": "400m", "memory": "200Mi"}}],
-    }
+    await client.patch(
+        QUEUES, "default", None, {"spec": {"capability": {"cpu": f"{LIMIT * TENTH}m"}}}
+    )
+    job = DeepFM("deepfm", min=1, max=6, epochs=0, step_seconds=0)
+    await stage.submit(job)
+    await stage.until(lambda: stage.world(job) == 1, "it begins with the worker that fits")
+    found: dict[str, Any] = {}
 
-    async def served() -> bool:
+    async def planned() -> bool:
         try:
-            await client.create(POD_METRICS, metrics)
-        except ApiError:
+            found.update(await client.get(SCALEPLANS, "deepfm-brain", "default"))
+        except NotFound:
             return False
         return True
 
-    await stage.until_asked(served, "the metrics API is served")
-    await stage.submit(job)
-    await stage.until(lambda: stage.world(job) == 1, "it begins with the worker that fits")
-    # 15 / (3 + 0.4): four; 13 CPUs beside the server's 2 are 3.25 for each.
-    await grows(stage, job, 4)
-    plan = await client.get(SCALEPLANS, "served-brain", "default")
-    worker = plan["spec"]["replicaResourceSpecs"]["Worker"]
-    assert worker["replicas"] == 4
-    assert plan["metadata"]["labels"] == {"scale-type": "auto"}
-    assert plan["metadata"]["annotations"]["volcano-elastic.io/reason"].endswith("15 CPU carry 4")
+    await stage.until_asked(planned, "Brain has a plan for it", 180)
+    reason = found["metadata"]["annotations"]["volcano-elastic.io/reason"]
+    wanted = found["spec"]["replicaResourceSpecs"]["Worker"]["replicas"]
+    print(f"{reason} -> {wanted} workers")
+    assert reason.endswith(f"{LIMIT * TENTH}m CPU carry {wanted}")
+    assert found["metadata"]["labels"] == {"scale-type": "auto"}
+    assert 1 < wanted <= 6, "a worker uses more than it was guessed to, or next to nothing"
+    await grows(stage, job, wanted)

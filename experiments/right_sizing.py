@@ -1,7 +1,7 @@
 """A year of jobs under requests that people guess, that Brain says, and that an oracle knows.
 
 Brain's figures are its own functions' (`advise`, `advise_running`), by runs that have ended by
-then; where it knows of none like a job, the guess stays.
+then; where it knows of none like a job, the guess stays but for memory, as Brain's default has it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ YEAR = 5
 """The seed of the year that is printed. Seeds 1 to 4 were looked at while rules of Brain and the
 nodes of this world were chosen, so their figures are no test of them."""
 UNKNOWN = 2.0
-"""Brain's `--unknown-memory` in one of the ways."""
+"""Brain's `--unknown-memory` by default."""
 _BUSY = 1.6449
 """p95 of a normal distribution, in standard deviations."""
 _WITHIN_RUN = 0.15
@@ -177,12 +177,12 @@ def section(source: Source, pictures: Path | None = None) -> str:
     most = Amounts(Cpu.cores(40), Bytes.gib(480))
     node = Node(8, most.cpu.count, most.memory.count)
     year = draw(source, YEAR, weeks, share_, 4 * nodes, most)
-    brain, bold = Brain(year, most), f"Brain, unknown kinds × {UNKNOWN:g}"
+    brain, cautious = Brain(year, most, Unknown(UNKNOWN, most)), "Brain, unknown kinds as asked"
     ways = {
         "guesses": Guesses(year, learns=False),
         "guesses, raised for good": Guesses(year),
         "Brain": brain,
-        bold: Brain(year, most, Unknown(UNKNOWN, most)),
+        cautious: Brain(year, most),
         "oracle": Oracle(year),
     }
     found = {name: Replay(year.jobs, nodes, node, by).run() for name, by in ways.items()}
@@ -206,7 +206,7 @@ def section(source: Source, pictures: Path | None = None) -> str:
         "before any run like them had ended.\n\n"
     )
     text += markdown(head, rows) + "\n"
-    for way in ("Brain", bold):
+    for way in ("Brain", cautious):
         one = told[way]
         text += verdict(f"{way}: slack of CPU", 100 * one.cpu_slack, 100 * SLACK, "%")
         text += verdict(f"{way}: slack of memory", 100 * one.memory_slack, 100 * SLACK, "%")

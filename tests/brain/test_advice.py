@@ -20,6 +20,7 @@ from volcano_elastic.api.pytorchjob_shape import (
 from volcano_elastic.brain.advice import Unknown, advise, advise_running, recommendation
 from volcano_elastic.brain.history.gpu_load import GpuUse
 from volcano_elastic.brain.observation import (
+    bounds_memory,
     largest,
     leanest,
     measured,
@@ -257,3 +258,46 @@ def test_the_leanest_node_is_that_with_the_least_memory_for_each_cpu() -> None:
     ]
     assert leanest([*nodes, {}]) == amounts(64, 128)
     assert leanest([{}]) is None
+
+
+def bounded(**more: Any) -> bool:
+    given: dict[str, Any] = {"queues": [], "quotas": [], "ranges": []} | more
+    return bounds_memory("team", given["queues"], given["quotas"], given["ranges"])
+
+
+def queue_(name: str, parent: str = "", **capability: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"parent": parent, "capability": capability}}
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, False),
+        ({"queues": [queue_("team", cpu="8"), queue_("other", memory="1Gi")]}, False),
+        ({"queues": [queue_("team", memory="1Gi")]}, True),
+        ({"queues": [queue_("team", "root"), queue_("root", memory="1Gi")]}, True),
+        ({"queues": [queue_("team", "root"), queue_("root", "team")]}, False),
+        ({"quotas": [{"spec": {"hard": {"requests.cpu": "8", "pods": "10"}}}]}, False),
+        ({"quotas": [{}, {"spec": {"hard": {"limits.memory": "8Gi"}}}]}, True),
+        (
+            {"ranges": [{"spec": {"limits": [{"type": "Container", "default": {"memory": "1"}}]}}]},
+            False,
+        ),
+        ({"ranges": [{"spec": {"limits": [{"type": "Container", "max": {"memory": "1"}}]}}]}, True),
+    ],
+    ids=[
+        "nothing",
+        "other queue",
+        "queue",
+        "above it",
+        "round in circles",
+        "others",
+        "quota",
+        "default",
+        "range",
+    ],
+)
+def test_a_queue_a_quota_or_a_range_bounds_the_memory_of_new_kinds_of_jobs(
+    given: dict[str, Any], found: bool
+) -> None:
+    assert bounded(**given) is found

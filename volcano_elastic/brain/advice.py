@@ -21,7 +21,7 @@ from volcano_elastic.brain.estimate.tuning import nearly_full
 from volcano_elastic.brain.estimate.while_running import WAIT
 from volcano_elastic.brain.history.run import PodLoad, Run
 from volcano_elastic.brain.job_load import SERVING
-from volcano_elastic.brain.observation import pod_specs, requested
+from volcano_elastic.brain.observation import has_pods, pod_specs, requested
 from volcano_elastic.brain.past import Past
 from volcano_elastic.pytorchjob.at_start import RECOMMENDATION
 from volcano_elastic.pytorchjob.server_scaling import FULL
@@ -115,8 +115,7 @@ def _advise_served(
     alike = past.similar(this, SERVING)
     annotations, status = job["metadata"].get("annotations") or {}, job.get("status") or {}
     # Rows of servers that run are what the job has got to, not what it begins with.
-    runs = any(one.get("active") for one in (status.get("replicaStatuses") or {}).values())
-    checkpoint = checkpoint_size.of_servers(annotations, {} if runs else status)
+    checkpoint = checkpoint_size.of_servers(annotations, {} if has_pods(job) else status)
     if checkpoint is None and alike.is_close:
         # Of the newest that told one: the job goes on where it ended, or grows to as much.
         told = (run.checkpoint for run in reversed(alike.runs) if run.checkpoint is not None)

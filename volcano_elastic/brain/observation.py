@@ -146,6 +146,12 @@ def requested(spec: Object) -> Amounts:
     return Amounts(max(asked.cpu, Cpu(0)), max(asked.memory, Bytes(0)))
 
 
+def has_pods(job: Object) -> bool:
+    """Return whether pods of the job are there, so that it begins no more."""
+    counts = ((job.get("status") or {}).get("replicaStatuses") or {}).values()
+    return any(one.get("active") for one in counts)
+
+
 def pod_specs(job: Object) -> dict[str, Object]:
     """Return by role the spec of its pods, of roles that are known and have a template."""
     replicas = (job.get("spec") or {}).get("pytorchReplicaSpecs") or {}
@@ -167,6 +173,30 @@ def leanest(nodes: Iterable[Object]) -> Amounts | None:
     tells."""
     usable = [one for one in _allocatable(nodes) if one.cpu and one.memory]
     return min(usable, key=lambda one: one.memory.count / one.cpu.count, default=None)
+
+
+def bounds_memory(
+    queue_: str, queues: Iterable[Object], quotas: Iterable[Object], ranges: Iterable[Object]
+) -> bool:
+    """Return whether something else than nodes bounds the memory that pods may ask for.
+
+    Args:
+        queue_: the job's.
+        queues: of Volcano.
+        quotas: ResourceQuotas of the job's namespace.
+        ranges: LimitRanges of it.
+    """
+    specs = {one["metadata"]["name"]: one.get("spec") or {} for one in queues}
+    seen = set[str]()
+    while (spec := specs.get(queue_)) is not None and queue_ not in seen:
+        if "memory" in (spec.get("capability") or {}):
+            return True
+        seen.add(queue_)
+        queue_ = spec.get("parent") or ""
+    hard = [(one.get("spec") or {}).get("hard") or {} for one in quotas]
+    limits = [limit for one in ranges for limit in (one.get("spec") or {}).get("limits") or ()]
+    most = [limit.get(key) or {} for limit in limits for key in ("max", "maxLimitRequestRatio")]
+    return any(name.rpartition(".")[2] == "memory" for one in (*hard, *most) for name in one)
 
 
 def _allocatable(nodes: Iterable[Object]) -> Iterator[Amounts]:

@@ -28,6 +28,7 @@ import aiohttp
 import kopf
 
 from volcano_elastic.api.brain_mode import BrainMode, mode_of
+from volcano_elastic.api.pytorchjob_validation import queue
 from volcano_elastic.api.queue_policy import InvalidPolicy, QueuePolicy, effective
 from volcano_elastic.api.queue_policy import parse as parse_policy
 from volcano_elastic.api.scale_plan import AUTO, TYPE_LABEL
@@ -46,10 +47,13 @@ from volcano_elastic.kube.kubeconfig import Access
 from volcano_elastic.kube.lease import Election, Timing
 from volcano_elastic.kube.resource import (
     EVENTS,
+    LIMITRANGES,
     NODES,
     PODS,
     PYTORCHJOBS,
     QUEUEPOLICIES,
+    QUEUES,
+    RESOURCEQUOTAS,
     SCALEPLANS,
     Object,
     Resource,
@@ -81,9 +85,9 @@ class Options:
     """URL to listen on, e.g. http://0.0.0.0:8080/healthz."""
     prometheus: str | None = None
     """URL to ask for loads in place of the metrics API."""
-    unknown_memory: float = 1.0
+    unknown_memory: float = 2.0
     """How many times the memory that it asks for a job in mode Live begins with that too few runs
-    are like."""
+    are like, where nothing but nodes bounds memory."""
     metrics_address: tuple[str, int] | None = None
     """Host and port to serve /metrics on; None: nowhere."""
 
@@ -244,7 +248,7 @@ class _Brain:
             if mode is not BrainMode.OFF and not (mode.carried_out and told):
                 nodes = (await self._client.list(NODES))["items"]
                 found = await self._recorder.advice(
-                    job, run, observation.largest(nodes), self._unknown(mode, nodes)
+                    job, run, observation.largest(nodes), await self._unknown(mode, job, nodes)
                 )
                 give = self._recommend if mode.carried_out else self._tell
                 await give(self._client, job, run, found)
@@ -254,13 +258,36 @@ class _Brain:
             return
         self._advised.add(run.uid)
 
-    def _unknown(self, mode: BrainMode, nodes: Iterable[Object]) -> Unknown | None:
+    async def _unknown(
+        self, mode: BrainMode, job: Object, nodes: Iterable[Object]
+    ) -> Unknown | None:
         """Return what a job begins with that too few runs are like, in the mode that corrects it
-        later."""
+        later; None where a queue or its namespace bounds memory, which more might exceed."""
+        assert self._client is not None
         factor, node = self._options.unknown_memory, observation.leanest(nodes)
         if mode is not BrainMode.LIVE or factor <= 1 or node is None:
             return None
-        return Unknown(factor, node)
+        if observation.has_pods(job):
+            return None
+        namespace = job["metadata"].get("namespace", "default")
+        try:
+            quotas, ranges = (
+                (await self._client.list(resource, namespace))["items"]
+                for resource in (RESOURCEQUOTAS, LIMITRANGES)
+            )
+            bounded = observation.bounds_memory(
+                queue(job), await self._queues(self._client), quotas, ranges
+            )
+        except ApiError as error:
+            _log.warning("new kinds of jobs get no more memory than they ask for: %s", error)
+            return None
+        return None if bounded else Unknown(factor, node)
+
+    async def _queues(self, client: Client) -> Sequence[Object]:
+        with contextlib.suppress(NotFound):
+            found: Sequence[Object] = (await client.list(QUEUES))["items"]
+            return found
+        return ()
 
     async def _policies(self, client: Client) -> dict[str, QueuePolicy]:
         try:

@@ -39,10 +39,11 @@ import click
 @click.option(
     "--unknown-memory",
     type=click.FloatRange(min=1, max=4),
-    default=1.0,
+    default=2.0,
     show_default=True,
     help="How many times the memory that it asks for a job in mode Live begins with that too few "
-    "runs are like, as far as nodes have it for its pods' CPUs.",
+    "runs are like, as far as nodes have it for its pods' CPUs, and where nothing else bounds "
+    "memory; 1: as it asks.",
 )
 @click.option("--keep-days", type=click.FloatRange(min=0), default=365.0, show_default=True)
 @click.option("--lease-namespace", help="Default: the kubeconfig's, or the pod's own.")

@@ -59,6 +59,8 @@ CRDS = Resource(
     "CustomResourceDefinition",
     namespaced=False,
 )
+RESOURCEQUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
+LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange")
 AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 VALIDATINGWEBHOOKCONFIGURATIONS = Resource(
     "admissionregistration.k8s.io",
