@@ -24,7 +24,13 @@ from volcano_elastic.api.pytorchjob_shape import BRAIN_ANNOTATION, USER_ANNOTATI
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.database.database import DatabaseError
 from volcano_elastic.kube.client import Client
-from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS, SCALEPLANS
+from volcano_elastic.kube.resource import (
+    EVENTS,
+    PODS,
+    PYTORCHJOBS,
+    RESOURCEQUOTAS,
+    SCALEPLANS,
+)
 
 pytestmark = pytest.mark.process
 
@@ -280,3 +286,31 @@ async def test_a_job_with_parameter_servers_has_a_plan_while_it_is_in_mode_live(
                 return not await plans(client)
 
             await eventually(gone, "the plan goes with the mode")
+
+
+async def test_a_new_kind_of_job_begins_with_twice_its_memory_where_nothing_bounds_it(
+    tmp_path: Path,
+) -> None:
+    url, log = f"sqlite:///{tmp_path / 'history.db'}", tmp_path / "log"
+    with ApiServerProcess(tmp_path) as server:
+        async with server.client() as client, brain(server.kubeconfig(), url, log):
+            await install(client)
+
+            async def wanted(name: str) -> Any:
+                made = annotated(name, **{BRAIN_ANNOTATION: "Live"})
+                spec = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+                # Nodes here have 8 CPUs and 16 GiB.
+                spec["containers"][0]["resources"]["requests"] = {"cpu": "4", "memory": "3Gi"}
+                await client.create(PYTORCHJOBS, made)
+
+                async def told() -> Any:
+                    found = await client.get(PYTORCHJOBS, name, "default")
+                    return (found.get("status") or {}).get("elastic", {}).get("recommendation")
+
+                return (await eventually(told, f"{name} is told"))["roles"]
+
+            assert (await wanted("free"))["Worker"]["memory"] == "6Gi"
+            hard = {"hard": {"requests.memory": "64Gi"}}
+            quota = {"metadata": {"name": "q", "namespace": "default"}, "spec": hard}
+            await client.create(RESOURCEQUOTAS, quota)
+            assert await wanted("bounded") == {}

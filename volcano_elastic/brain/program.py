@@ -243,7 +243,7 @@ class _Brain:
     async def _advise(self, job: Object, run: Run) -> None:
         assert self._client is not None
         try:
-            mode = self._mode(job, run, await self._policies(self._client))
+            mode = self._mode(job, run, await self._policies())
             told = RECOMMENDATION in ((job.get("status") or {}).get("elastic") or {})
             if mode is not BrainMode.OFF and not (mode.carried_out and told):
                 nodes = (await self._client.list(NODES))["items"]
@@ -263,7 +263,6 @@ class _Brain:
     ) -> Unknown | None:
         """Return what a job begins with that too few runs are like, in the mode that corrects it
         later; None where a queue or its namespace bounds memory, which more might exceed."""
-        assert self._client is not None
         factor, node = self._options.unknown_memory, observation.leanest(nodes)
         if mode is not BrainMode.LIVE or factor <= 1 or node is None:
             return None
@@ -271,30 +270,27 @@ class _Brain:
             return None
         namespace = job["metadata"].get("namespace", "default")
         try:
-            quotas, ranges = (
-                (await self._client.list(resource, namespace))["items"]
-                for resource in (RESOURCEQUOTAS, LIMITRANGES)
-            )
             bounded = observation.bounds_memory(
-                queue(job), await self._queues(self._client), quotas, ranges
+                queue(job),
+                await self._served(QUEUES),
+                await self._served(RESOURCEQUOTAS, namespace),
+                await self._served(LIMITRANGES, namespace),
             )
         except ApiError as error:
             _log.warning("new kinds of jobs get no more memory than they ask for: %s", error)
             return None
         return None if bounded else Unknown(factor, node)
 
-    async def _queues(self, client: Client) -> Sequence[Object]:
+    async def _served(self, resource: Resource, namespace: str | None = None) -> Sequence[Object]:
+        """Return all objects; none where the API server doesn't know their kind."""
+        assert self._client is not None
         with contextlib.suppress(NotFound):
-            found: Sequence[Object] = (await client.list(QUEUES))["items"]
+            found: Sequence[Object] = (await self._client.list(resource, namespace))["items"]
             return found
         return ()
 
-    async def _policies(self, client: Client) -> dict[str, QueuePolicy]:
-        try:
-            objects = (await client.list(QUEUEPOLICIES))["items"]
-        except NotFound:
-            return {}
-        return effective(_readable(objects))
+    async def _policies(self) -> dict[str, QueuePolicy]:
+        return effective(_readable(await self._served(QUEUEPOLICIES)))
 
     def _mode(self, job: Object, run: Run, policies: Mapping[str, QueuePolicy]) -> BrainMode:
         policy = policies.get(run.queue)
@@ -390,7 +386,7 @@ class _Brain:
 
     async def _follow(self, client: Client) -> None:
         """Recommends to jobs in mode Live what their own pods turn out to need."""
-        policies = await self._policies(client)
+        policies = await self._policies()
         runs = {uid: self._recorder.known(uid) for uid in self._jobs}
         live = [
             (job, run)
