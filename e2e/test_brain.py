@@ -24,6 +24,7 @@ from volcano_elastic.kube.resource import (
     CRDS,
     EVENTS,
     NAMESPACES,
+    NODES,
     PODS,
     PYTORCHJOBS,
     QUEUEPOLICIES,
@@ -360,6 +361,9 @@ async def test_brain_needs_the_rights_that_its_manifest_gives_and_no_more(
         await client.create(PODS, pod)
         runs = {"status": {"phase": "Running"}}
         await client.patch(PODS, "untold", "default", runs, subresource="status")
+        await client.create(NODES, {"metadata": {"name": "n"}})
+        has = {"status": {"allocatable": {"cpu": "8", "memory": "64Gi"}}}
+        await client.patch(NODES, "n", None, has, subresource="status")
         await served(client, "served", "950Mi")
         own = ("--lease-namespace", SYSTEM, "--live-after-seconds", "1")
         async with brain(plane.kubeconfig_of(user), url, tmp_path / "brain.log", *own):
