@@ -2,13 +2,13 @@
 torchrun's c10d.
 
     python -m benchmarks.trainer [--tries N] [--c10d-tries N] [--event EVENT ...]
-                                 [--system SYSTEM ...] [--megabytes N] [--json]
+                                 [--system SYSTEM ...] [--megabytes N] [--nodes N] [--json]
 
-Three torchrun agents with a worker each, on loopback, all in this machine. The coordinator, and
-c10d's store, are worker 0's node's; the other events are the last node's. `loop` trains by
-ElasticLoop, `checkpointer` in a loop of its own with ElasticDataset and Checkpointer; `c10d`
-saves by torch.save and runs under torchrun's own rendezvous, with its defaults but for two, without
-which it may never come back: its store isn't shared with the workers
+Three torchrun agents (--nodes) with a worker each, on loopback, all in this machine. The
+coordinator, and c10d's store, are worker 0's node's; the other events are the last node's. `loop`
+trains by ElasticLoop, `checkpointer` in a loop of its own with ElasticDataset and Checkpointer;
+`c10d` saves by torch.save and runs under torchrun's own rendezvous, with its defaults but for two,
+without which it may never come back: its store isn't shared with the workers
 (TORCH_DISABLE_SHARE_RDZV_TCP_STORE), and collectives give up after 30 s instead of 30 min. Each
 worker notes the time after each of its steps, 10 ms apart; figures are medians of the tries, of
 which c10d gets one, as it takes a minute where a node is lost.
@@ -16,11 +16,12 @@ which c10d gets one, as it takes a minute where a node is lost.
 `next step`: from the event to the first step in a world that knows of it; for a leave or a join,
 which nobody is surprised by, from the last step of the old world. `whole`: from the event to the
 first step with all nodes. `lost`: steps done again. `step`: the median time of a step before the
-event, which is part of both figures. `torchft`, where build/torchft has it (see
-benchmarks.fault_torchft), begins a rank anew as something like torchrun would; its lighthouse is on
-no node, so none of these events takes it away. `nvrx` is the in-process wrapper of NVIDIA's
-resiliency extension, at intervals of 0.1 s in place of its 1 s: it begins a function anew with
-those that are left, and nobody joins it. It is measured where build/nvrx has it:
+event, which is part of both figures; `later`: of those after a leave or a join, in the new world.
+`torchft`, where build/torchft has it (see benchmarks.fault_torchft), begins a rank anew as
+something like torchrun would; its lighthouse is on no node, so none of these events takes it away.
+`nvrx` is the in-process wrapper of NVIDIA's resiliency extension, at intervals of 0.1 s in place of
+its 1 s: it begins a function anew with those that are left, and nobody joins it. It is measured
+where build/nvrx has it:
 
     pip install --no-deps --target build/nvrx nvidia-resiliency-ext
     pip install --target build/nvrx psutil packaging setproctitle defusedxml
@@ -54,6 +55,7 @@ from benchmarks.trainer_scripts import C10D, NVRX, SCRIPTS, SYSTEMS, TORCHFT
 from benchmarks.trainer_torchft import FOLDER, NODE, start_lighthouse
 
 NODES = 3
+LATER_STEPS = 5
 START_SECONDS = 120.0
 LIMIT_SECONDS = 60.0
 C10D_LIMIT_SECONDS = 240.0
@@ -84,6 +86,7 @@ class Try:
     whole: float | None
     lost: int | None
     step: float | None = None
+    later: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ class Row:
     """The most of a try."""
     step_seconds: float | None
     """The median time of a step before the event."""
+    later_seconds: float | None
+    """That of the first ones in the new world, of a leave or a join."""
     ratio: float | None
     """How many times as long c10d took for its next step; at least, where it never did."""
     load: float
@@ -108,9 +113,13 @@ class Row:
 class Job:
     """One system's agents, and what their workers noted."""
 
-    def __init__(self, system: str, folder: Path, nodes: int, megabytes: int = 0) -> None:
+    def __init__(
+        self, system: str, folder: Path, nodes: int, megabytes: int = 0, most: int = NODES
+    ) -> None:
         self.system = system
         self.megabytes = megabytes
+        self.nodes = most
+        """That the job has when it is whole."""
         self.folder = folder
         self.script = folder / "train.py"
         self.script.write_text(SCRIPTS[system])
@@ -127,14 +136,16 @@ class Job:
             "VOLCANO_ELASTIC_POD_INDEX": str(node),
             "VOLCANO_ELASTIC_POD_IP": f"127.0.0.{node + 1}",
             "VOLCANO_ELASTIC_JOB": "benchmark/trainer",
-            "VOLCANO_ELASTIC_PEERS": ",".join(f"127.0.0.{index + 1}" for index in range(NODES)),
+            "VOLCANO_ELASTIC_PEERS": ",".join(
+                f"127.0.0.{index + 1}" for index in range(self.nodes)
+            ),
             "OMP_NUM_THREADS": "1",
             **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if self.system == C10D else {}),
         }
         script = [str(self.script), str(self.folder), str(self.megabytes)]
         command = [
             *(sys.executable, "-m", "torch.distributed.run"),
-            *("--nnodes", f"1:{NODES}", "--nproc-per-node", "1", "--max-restarts", "100"),
+            *("--nnodes", f"1:{self.nodes}", "--nproc-per-node", "1", "--max-restarts", "100"),
             *("--rdzv-backend", backend, "--rdzv-id", "benchmark"),
             *("--rdzv-endpoint", f"127.0.0.1:{self.port}"),
             *script,
@@ -144,7 +155,7 @@ class Job:
             environment["TORCHFT_LIGHTHOUSE"] = f"http://127.0.0.1:{self.port}"
             command = [sys.executable, "-c", NODE, *script]
         if self.system == NVRX:
-            place = {"RANK": node, "LOCAL_RANK": node, "WORLD_SIZE": NODES}
+            place = {"RANK": node, "LOCAL_RANK": node, "WORLD_SIZE": self.nodes}
             environment |= {name: str(value) for name, value in place.items()}
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.port)}
             environment["PYTHONPATH"] = str(NVRX_FOLDER)
@@ -197,15 +208,16 @@ class Job:
 
 def once(job: Job, event: str, number: int) -> Try:
     """Makes the event happen to a job that is whole, and measures."""
-    before = job.whole(NODES - 1 if event == "join" else NODES)
+    nodes = job.nodes
+    before = job.whole(nodes - 1 if event == "join" else nodes)
     known = {step.pid for step in before}
     last_round = before[-1].round
     last = {step.rank: step for step in before}
-    node = 0 if event in FIRST_NODE else NODES - 1
+    node = 0 if event in FIRST_NODE else nodes - 1
     gone: set[int] = set()
     at = time.time()
     if event == "worker killed":
-        gone = {last[number % NODES].pid}
+        gone = {last[number % nodes].pid}
         os.kill(*gone, signal.SIGKILL)
     elif event in LAST_NODE + FIRST_NODE:
         gone = set(job.processes(node))
@@ -223,8 +235,10 @@ def once(job: Job, event: str, number: int) -> Try:
             for step in job.steps()
             if step.time > at and (step.pid not in known or step.round > last_round)
         ]
-        whole = [step for step in after if step.world == NODES] if wants_whole else []
-        if time.monotonic() > deadline or (after and (whole or not wants_whole)):
+        whole = [step for step in after if step.world == nodes] if wants_whole else []
+        enough = _steps_of_one(after) if event in _ANNOUNCED else after
+        least = LATER_STEPS if event in _ANNOUNCED else 1
+        if time.monotonic() > deadline or (len(enough) >= least and (whole or not wants_whole)):
             break
         time.sleep(0.05)
     if not after:
@@ -237,21 +251,27 @@ def once(job: Job, event: str, number: int) -> Try:
         whole[0].time - at if whole and event not in _ANNOUNCED else None,
         max(0, newest + 1 - after[0].step),
         _step_seconds(before),
+        _step_seconds(after) if event in _ANNOUNCED else None,
     )
+
+
+def _steps_of_one(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps of whoever made the last one."""
+    return [step for step in steps if step.pid == steps[-1].pid]
 
 
 def _step_seconds(steps: Sequence[Step]) -> float | None:
     """Return the median time between the last steps of whoever made the last one."""
-    times = [step.time for step in steps if step.pid == steps[-1].pid][-9:]
+    times = [step.time for step in _steps_of_one(steps)][-9:]
     return statistics.median(b - a for a, b in pairwise(times)) if len(times) > 1 else None
 
 
-def measure(system: str, event: str, tries: int, megabytes: int) -> list[Try]:
+def measure(system: str, event: str, tries: int, megabytes: int, most: int = NODES) -> list[Try]:
     found: list[Try] = []
     while len(found) < tries:
         with tempfile.TemporaryDirectory() as folder:
-            nodes = NODES - 1 if event == "join" else NODES
-            job = Job(system, Path(folder), nodes, megabytes)
+            nodes = most - 1 if event == "join" else most
+            job = Job(system, Path(folder), nodes, megabytes, most)
             try:
                 while len(found) < tries:
                     found.append(once(job, event, len(found)))
@@ -269,7 +289,7 @@ def measure(system: str, event: str, tries: int, megabytes: int) -> list[Try]:
 
 def _restore(job: Job, event: str) -> None:
     """Bring the job back to what it was before the event."""
-    node = NODES - 1
+    node = job.nodes - 1
     if event == "worker killed":
         return
     for pid in job.processes(node):
@@ -277,13 +297,18 @@ def _restore(job: Job, event: str) -> None:
             os.kill(pid, signal.SIGKILL)
     job.agents[node].wait()
     if event == "join":
-        job.whole(NODES - 1)
+        job.whole(node)
     else:
         job.start(node)
 
 
 def rows(
-    systems: Sequence[str], events: Sequence[str], tries: int, c10d_tries: int, megabytes: int
+    systems: Sequence[str],
+    events: Sequence[str],
+    tries: int,
+    c10d_tries: int,
+    megabytes: int,
+    nodes: int = NODES,
 ) -> Iterator[Row]:
     for event in events:
         peer: float | None = None
@@ -291,10 +316,12 @@ def rows(
         for system in sorted(systems, key=lambda name: name != C10D):
             if system == NVRX and event == "join":  # nobody joins it
                 continue
-            found = measure(system, event, c10d_tries if system == C10D else tries, megabytes)
+            times = c10d_tries if system == C10D else tries
+            found = measure(system, event, times, megabytes, nodes)
             pauses = [one.next_step for one in found if one.next_step is not None]
             wholes = [one.whole for one in found if one.whole is not None]
             steps = [one.step for one in found if one.step is not None]
+            later = [one.later for one in found if one.later is not None]
             lost = [one.lost for one in found if one.lost is not None]
             pause = statistics.median(pauses) if pauses else None
             if system == C10D:
@@ -308,6 +335,7 @@ def rows(
                 statistics.median(wholes) if wholes else None,
                 max(lost, default=None),
                 statistics.median(steps) if steps else None,
+                statistics.median(later) if later else None,
                 peer / pause if peer and pause and system != C10D else None,
                 os.getloadavg()[0] / (os.cpu_count() or 1),
             )
@@ -341,6 +369,7 @@ def main() -> int:
     parser.add_argument("--event", action="append", choices=EVENTS)
     parser.add_argument("--system", action="append", choices=SYSTEMS)
     parser.add_argument("--megabytes", type=int, default=0, help="of the state")
+    parser.add_argument("--nodes", type=int, default=NODES, help="of the whole job")
     parser.add_argument("--json", action="store_true", help="one JSON array instead of the table")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # agents end too
@@ -348,7 +377,8 @@ def main() -> int:
     optional = {TORCHFT: FOLDER / "torchft", NVRX: NVRX_FOLDER}
     there = [one for one in SYSTEMS if one not in optional or optional[one].is_dir()]
     systems, events = given.system or there, given.event or EVENTS
-    for row in rows(systems, events, given.tries, given.c10d_tries, given.megabytes):
+    asked = (given.tries, given.c10d_tries, given.megabytes, given.nodes)
+    for row in rows(systems, events, *asked):
         found.append(row)
         print(f"{row.event}, {row.system}: {_text(row.next_step_seconds)} s", file=sys.stderr)
     if given.json:
@@ -362,6 +392,7 @@ def main() -> int:
         "whole (s)",
         "lost",
         "step (s)",
+        "later (s)",
         "c10d /",
         "load",
     )
@@ -374,6 +405,7 @@ def main() -> int:
             _text(row.whole_seconds),
             "–" if row.lost_steps is None else str(row.lost_steps),
             _text(row.step_seconds),
+            _text(row.later_seconds),
             "" if row.ratio is None else f"{row.ratio:.0f}",
             f"{row.load:.1f}",
         )
