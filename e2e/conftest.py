@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import program
+from e2e import program, real_groups
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import (
     ControlPlane,
@@ -65,3 +65,13 @@ async def stage(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncItera
     """A fresh control plane with two nodes of two GPUs, scheduler, kubelet and operator."""
     async with running(fresh_control_plane, tmp_path) as stage:
         yield stage
+
+
+@pytest.fixture
+def control_groups() -> Iterator[None]:
+    """Has pods that `real_groups.entered` begin be in control groups of their own."""
+    try:
+        with real_groups.made():
+            yield
+    except real_groups.NoGroupsError as error:
+        pytest.skip(str(error))

@@ -117,6 +117,11 @@ _REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (_JOB, {"spec": {"pytorchReplicaSpecs": {"Worker": None, "Master": {}}}}, "Worker"),
     (_PLAN, {"spec": {"replicaResourceSpecs": None}}, "must say something of a role"),
     (_PLAN, {"spec": {"replicaResourceSpecs": {"Chief": {"replicas": 1}}}}, "roles are Worker"),
+    (
+        _PLAN,
+        {"spec": {"createPods": [{"name": "one"}], "removePods": [{"name": "two"}]}},
+        "createPods",
+    ),
 ]
 _REFUSED_BY_SCHEMA: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (_JOB, {"spec": {"elasticPolicy": {"minReplicas": -1}}}, "spec.elasticPolicy.minReplicas"),

@@ -10,9 +10,8 @@ of 3 CPUs would.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 from elastic_trainer.agent import control_group
 
+from e2e import real_groups
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from tests.brain.test_program import brain
@@ -33,7 +33,6 @@ pytestmark = pytest.mark.e2e
 
 LIMIT, USED, GUESSED = 15, 3.0, 8
 MEMORY = 300 << 20
-GROUP = f"volcano-elastic-test-{os.getpid()}"
 
 
 def guessed(manifest: dict[str, Any], group: Path, cpu: int = 1000) -> dict[str, Any]:
@@ -89,14 +88,6 @@ for ids, clicked in loop:
         (loop.weight * loss).backward()
         tables.step()
 """
-ENTER = """\
-for controller in cpuacct memory; do
-    mkdir -p "$0/$controller/$1/$HOSTNAME" && echo 0 > "$0/$controller/$1/$HOSTNAME/cgroup.procs"
-done
-shift
-exec "$@"
-"""
-"""Has a container's processes be in control groups of their own, as a container runtime does."""
 
 
 class DeepFM(DemoJob):
@@ -110,7 +101,7 @@ class DeepFM(DemoJob):
         replicas = manifest["spec"]["pytorchReplicaSpecs"]
         (worker,) = replicas["Worker"]["template"]["spec"]["containers"]
         worker["command"] = [
-            *("sh", "-c", ENTER, str(control_group.ROOT), GROUP),
+            *real_groups.entered(),
             *("python", "-m", "torch.distributed.run", str(script), "--folder", str(folder)),
         ]
         server = ["python", "-m", "elastic_trainer.parameter_server"]
@@ -126,22 +117,6 @@ class DeepFM(DemoJob):
             "template": {"spec": {"containers": [container]}},
         }
         return manifest
-
-
-@pytest.fixture
-def groups() -> Iterator[None]:
-    """Lets workers make control groups (of version 1), and removes them."""
-    parents = [control_group.ROOT / name / GROUP for name in ("cpuacct", "memory")]
-    try:
-        for parent in parents:
-            parent.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group of version 1 can be made: {error}")
-    yield
-    for parent in parents:
-        for folder in (*parent.iterdir(), parent):
-            if folder.is_dir():
-                folder.rmdir()
 
 
 @asynccontextmanager
@@ -203,7 +178,7 @@ async def grows(stage: Stage, job: DemoJob, wanted: int) -> None:
     async def measured() -> bool:
         return {"1", str(wanted)} <= (await speeds(stage, job)).keys()
 
-    await stage.until(lambda: stage.world(job) == wanted, f"{job.name} has {wanted} workers", 150)
+    await stage.until(lambda: stage.world(job) == wanted, f"{job.name} has {wanted} workers", 240)
     await stage.until_asked(measured, "both speeds are known")
     found = await speeds(stage, job)
     before, after = found["1"], found[str(wanted)]
@@ -224,8 +199,9 @@ async def test_an_all_reduce_job_grows_to_what_15_cpus_carry(stage: Stage) -> No
     assert 3 * 4 <= 4 * int(cpu.removesuffix("m")) / 1000 <= LIMIT
 
 
+@pytest.mark.usefixtures("control_groups")
 async def test_deepfm_with_a_parameter_server_grows_to_what_15_tenths_of_a_cpu_carry(
-    groups: None, stage: Stage
+    stage: Stage,
 ) -> None:
     client = stage.recorder.jobs.client
     await client.patch(
@@ -243,7 +219,7 @@ async def test_deepfm_with_a_parameter_server_grows_to_what_15_tenths_of_a_cpu_c
             return False
         return True
 
-    await stage.until_asked(planned, "Brain has a plan for it", 180)
+    await stage.until_asked(planned, "Brain has a plan for it", 300)
     reason = found["metadata"]["annotations"]["volcano-elastic.io/reason"]
     wanted = found["spec"]["replicaResourceSpecs"]["Worker"]["replicas"]
     print(f"{reason} -> {wanted} workers")

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from e2e import real_groups
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
+from volcano_elastic.demo.training import DemoJob
 from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
@@ -21,7 +23,7 @@ while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.05)
 """
 FIRST, ENOUGH = "64Mi", "256Mi"
-PATIENCE = 90.0
+PATIENCE = 180.0
 
 
 def _job(go: Path) -> dict[str, Any]:
@@ -80,3 +82,60 @@ async def test_a_process_gets_as_much_memory_as_it_needs_and_finishes(
         events = (await client.list(EVENTS, "default"))["items"]
         told = [e["message"] for e in events if e["reason"] == "OutOfMemory"]
         assert any("ran out of 128Mi of memory, made anew with 256Mi" in text for text in told)
+
+
+RANK = """\
+import pathlib, sys, time
+from elastic_trainer import ElasticDataset, ElasticLoop
+import torch
+
+net = torch.nn.Linear(1, 1)
+data = ElasticDataset(torch.utils.data.TensorDataset(torch.ones(64, 1)), batch_size=1, epochs=9**9)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+loop = ElasticLoop(sys.argv[1], model=net, optimizer=optimizer, data=data)
+held = []
+for (x,) in loop:
+    with loop.step():
+        loop.model(x).sum().backward()
+    if data.steps > 3 and not pathlib.Path(sys.argv[2]).exists():
+        held.append(bytearray(b"x") * (256 * 2**20))
+    time.sleep(0.05)
+"""
+ROOM = 2000 * 2**20
+"""Bytes: so many that a rank that has filled them is the largest process in them, which the kernel
+kills."""
+
+
+@pytest.mark.usefixtures("control_groups")
+async def test_a_pod_whose_rank_the_kernel_killed_gets_more_while_its_agent_goes_on(
+    fresh_control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    go, script = tmp_path / "go", tmp_path / "rank.py"
+    script.write_text(RANK)
+    job = DemoJob("hungry", 1, 1, epochs=0, step_seconds=0).manifest(tmp_path)
+    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    (container,) = worker["template"]["spec"]["containers"]
+    container["command"] = [
+        *real_groups.entered(ROOM),
+        *("python", "-m", "torch.distributed.run", str(script), str(tmp_path / "c"), str(go)),
+    ]
+    # As many bytes as its control group has; the kubelet here looks at requests alone.
+    container["resources"] = {"requests": {"memory": "2000Mi"}}
+    async with running(fresh_control_plane, tmp_path, nodes=1) as stage:
+        client = stage.recorder.jobs.client
+        await client.create(PYTORCHJOBS, job)
+        await _until_it_has(stage, "4000Mi")
+        go.touch()
+        found = await client.get(PYTORCHJOBS, "hungry", "default")
+        assert found["status"]["elastic"]["memory"] == {"hungry-worker-0": "4000Mi"}
+        assert not found["status"]["elastic"].get("restarts"), "it cost no restart"
+        events = (await client.list(EVENTS, "default"))["items"]
+        told = {e["reason"]: e["message"] for e in events}
+        assert "ran out of 2000Mi of memory, made anew with 4000Mi" in told["OutOfMemory"]
+        assert "the kernel killed it" in told["WorkersFailed"]
+        await client.delete(PYTORCHJOBS, "hungry", "default")
+
+        async def gone() -> bool:
+            return not (await client.list(PODS, "default"))["items"]
+
+        await stage.until_asked(gone, "its pods end")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from e2e.kubectl import Kubectl
 from e2e.queue_world import QueueWorld, queue_world
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.kube.resource import SCALEPLANS
@@ -23,10 +24,8 @@ async def world(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncItera
         yield found
 
 
-async def scale(
-    world: QueueWorld, name: str, replicas: int, scale_type: str = "manual", **spec: Any
-) -> None:
-    body = {
+def plan(name: str, replicas: int, scale_type: str = "manual", **spec: Any) -> Object:
+    return {
         "apiVersion": SCALEPLANS.api_version,
         "kind": SCALEPLANS.kind,
         "metadata": {
@@ -37,7 +36,17 @@ async def scale(
         "spec": {"ownerJob": "a", "replicaResourceSpecs": {"Worker": {"replicas": replicas}}}
         | spec,
     }
-    await world.client.create(SCALEPLANS, body)
+
+
+async def scale(
+    world: QueueWorld, name: str, replicas: int, scale_type: str = "manual", **spec: Any
+) -> None:
+    await world.client.create(SCALEPLANS, plan(name, replicas, scale_type, **spec))
+
+
+@pytest.fixture
+def kubectl(fresh_control_plane: ControlPlane, tmp_path: Path) -> Kubectl:
+    return Kubectl(fresh_control_plane.kubeconfig, tmp_path)
 
 
 async def phase(world: QueueWorld, name: str, wanted: str) -> Object:
@@ -53,7 +62,7 @@ async def phase(world: QueueWorld, name: str, wanted: str) -> Object:
 
 
 async def test_a_persons_plan_holds_a_job_down_and_a_programs_counts_after_it(
-    world: QueueWorld,
+    world: QueueWorld, kubectl: Kubectl
 ) -> None:
     await world.job("a", 1, 8)
     await world.size("a", 8)
@@ -61,8 +70,11 @@ async def test_a_persons_plan_holds_a_job_down_and_a_programs_counts_after_it(
     await phase(world, "auto", "Succeeded")
     await world.size("a", 6)
     resources = {"Worker": {"replicas": 3, "resource": {"cpu": "200m", "memory": "64Mi"}}}
-    await scale(world, "by-hand", 3, replicaResourceSpecs=resources)
+    by_hand = plan("by-hand", 3, replicaResourceSpecs=resources)
+    await kubectl("apply", "-f", "-", stdin=by_hand)
     told = await phase(world, "by-hand", "Succeeded")
+    (line,) = (await kubectl("get", "splan", "by-hand", "--no-headers")).splitlines()
+    assert line.split()[:5] == ["by-hand", "a", "manual", "3", "Succeeded"]
     assert told["Resources"]["message"] == "Worker pods ask for 200m CPU, 64Mi"
     await world.size("a", 3)
     beaten = await phase(world, "auto", "Superseded")

@@ -21,7 +21,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.brain.runs import run as run_of_history
 from tests.embedded_cluster.process import ROOT, local_cluster
+from volcano_elastic.brain.history.database import History
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.scheduler_conf.check_config import check
 
@@ -76,10 +78,16 @@ def blocks(text: str) -> list[Block]:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """One cluster for all documents; its pods only pretend to run."""
+    """One cluster for all documents, whose pods only pretend to run, and one run in a history."""
     programs = Path(sys.executable).parent
+    url = f"sqlite:///{tmp_path_factory.mktemp('history') / 'history.db'}"
+    history = History(url)
+    history.migrate()
+    history.write(run_of_history(namespace="default"))
+    history.close()
     with local_cluster(tmp_path_factory.mktemp("cluster")) as kubeconfig:
         yield os.environ | {
+            "VOLCANO_ELASTIC_HISTORY": url,
             "KUBECONFIG": str(kubeconfig),
             "PATH": f"{programs}:{os.environ['PATH']}",
         }

@@ -120,6 +120,8 @@ class InvalidPlan(ValueError):
 _SERVING = next(role for role in known() if role.serves)
 _CREATED = (elastic(), _SERVING)
 """Roles whose pods may be made by name."""
+_LEAST_MEMORY = Bytes(2**20)
+"""Less is somebody's 512 that was meant in Mi."""
 _NUMBER = re.compile("0|[1-9][0-9]{0,5}")
 
 
@@ -261,10 +263,12 @@ def _roles(reader: FieldReader) -> dict[str, RolePlan]:
         part = reader.part(name)
         resource = part.part("resource")
         cpu, memory = resource.amount("cpu"), resource.amount("memory")
-        for field_name, amount in (("cpu", cpu), ("memory", memory)):
-            if amount == 0:
-                problem = Problem(f"{resource.path}.{field_name}", "must be more than 0, found 0")
-                reader.problems.append(problem)
+        if cpu == 0:
+            problem = Problem(f"{resource.path}.cpu", "must be more than 0, found 0")
+            reader.problems.append(problem)
+        if memory is not None and memory < _LEAST_MEMORY.count * 1000:
+            found_ = f"must be at least 1Mi, found {resource.get('memory')!r}: is its unit missing?"
+            reader.problems.append(Problem(f"{resource.path}.memory", found_))
         plan = RolePlan(
             part.integer("replicas", 0, 2**31 - 1),
             None if cpu is None else Cpu(cpu),

@@ -160,6 +160,8 @@ class ServerLoads:
     async def _ask(self, session: aiohttp.ClientSession, job: PyTorchJob) -> None:
         url = server_report.endpoint(job, self._pod(job, server_report.first_server(job)))
         if url is None:
+            # It is yet to run: asked at the next look.
+            self._known[job.key].asked = None
             return
         try:
             token = await self._token_of(job.uid)

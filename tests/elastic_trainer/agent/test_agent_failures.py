@@ -18,7 +18,6 @@ from elastic_trainer.failures.failure import (
     Exit,
     describe,
     keep_logs,
-    oom_kills,
     write_termination_message,
 )
 from elastic_trainer.launch import log_folder
@@ -197,11 +196,6 @@ def test_out_of_memory_is_told_from_a_kill(tmp_path: Path) -> None:
     assert "exited with code 3" in describe(exit_(code=3), oom_killed=True).message
     noted = describe(exit_(), oom_killed=True, note="it was stopped")
     assert noted.message == "it was stopped", "this agent killed it"
-    events, control, none = (tmp_path / name for name in ("memory.events", "oom_control", "none"))
-    events.write_text("low 0\noom 4\noom_kill 2\n")
-    control.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
-    assert oom_kills([none, events]) == 2 and oom_kills([none]) == 0
-    assert oom_kills([none, control]) == 3, "version 1 has it elsewhere"
 
 
 def test_an_error_of_the_codes_own_is_told_with_its_place_and_the_step(

@@ -13,6 +13,7 @@ from elastic_trainer.agent import gpus, load
 from elastic_trainer.agent.control_group import (
     NotMeasuredError,
     Usage,
+    oom_kills,
     paths,
     read,
     usage_v1,
@@ -242,3 +243,20 @@ def test_a_pods_load_goes_by_its_agent_to_the_coordinators_status(tmp_path: Path
         assert told["loads"]["0"]["memory"] == 260 * MIB
     finally:
         job.close()
+
+
+def test_kills_for_memory_are_counted_in_ones_own_group(tmp_path: Path) -> None:
+    own = tmp_path / "cgroup"
+    own.write_text("4:memory:/pods/this\n0::/pods/this\n")
+    assert oom_kills(tmp_path / "nowhere", own) == 0 == oom_kills(tmp_path, tmp_path / "none")
+    group = tmp_path / "v1" / "memory" / "pods" / "this"
+    group.mkdir(parents=True)
+    assert oom_kills(tmp_path / "v1", own) == 0, "an old kernel doesn't say"
+    (group / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    (group.parents[1] / "memory.oom_control").write_text("oom_kill 9\n")
+    assert oom_kills(tmp_path / "v1", own) == 3
+    second = tmp_path / "v2"
+    second.mkdir()
+    (second / "cgroup.controllers").write_text("cpu memory\n")
+    (second / "memory.events").write_text("low 0\noom 4\noom_kill 2\n")
+    assert oom_kills(second, own) == 2, "mounted in the place of all"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from elastic_trainer.agent import control_group
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
 from elastic_trainer.agent.counted import Counted
 from elastic_trainer.agent.fixed_place import FixedPlace
@@ -124,7 +125,9 @@ class Agent:
             lambda: self._place.where(),
         )
         self._place = self._coordinators_place()
-        self._failures = NodeFailures(self._stream.tell, failure_rule.read(os.environ))
+        self._failures = NodeFailures(
+            self._stream.tell, failure_rule.read(os.environ), control_group.oom_kills
+        )
         self._workers = WorkerServer(
             memory=memory.path if memory is not None else None,
             tell=self._stream.tell,

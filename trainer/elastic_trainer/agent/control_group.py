@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
+_EVENTS, _CONTROL = "memory.events", "memory.oom_control"
 _CPU_FOLDERS = ("cpuacct", "cpu,cpuacct")
 
 
@@ -80,6 +81,24 @@ def read(root: Path = ROOT, own: Path = OWN) -> Usage:
         _text(memory / "memory.usage_in_bytes"),
         _text(memory / "memory.stat"),
     )
+
+
+def oom_kills(root: Path = ROOT, own: Path = OWN) -> int:
+    """Return how many processes of this process' container the kernel has killed for memory; 0 if
+    it can't tell (version 1 does since Linux 4.13).
+
+    Args:
+        root: where control groups are mounted.
+        own: says which this process is in.
+    """
+    try:
+        groups = paths(_text(own))
+        if (root / "cgroup.controllers").exists():
+            return _entry(_text(_folder(root, groups, "") / _EVENTS), "oom_kill", _EVENTS)
+        file = _folder(root / "memory", groups, "memory") / _CONTROL
+        return _entry(_text(file), "oom_kill", _CONTROL)
+    except NotMeasuredError:
+        return 0
 
 
 def _folder(mounted: Path, groups: Mapping[str, str], controller: str) -> Path:

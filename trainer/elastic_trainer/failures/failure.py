@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +15,6 @@ from elastic_trainer.failures.record import OUT_OF_MEMORY, signal_name
 from elastic_trainer.link import error_file
 from elastic_trainer.protocol.message import Failed
 
-MEMORY_EVENTS = (
-    Path("/sys/fs/cgroup/memory.events"),
-    Path("/sys/fs/cgroup/memory/memory.oom_control"),
-)
-"""Of the container's own control group, by its version 2 or 1 (Linux 4.13)."""
 TERMINATION_LOG = Path("/dev/termination-log")
 TERMINATION_BYTES = 4096
 """All that Kubernetes takes of it."""
@@ -89,18 +84,6 @@ def describe(
         step=step,
         node_fault=fault,
     )
-
-
-def oom_kills(events: Iterable[Path] = MEMORY_EVENTS) -> int:
-    """Return how many processes of this container the kernel has killed for memory; 0 if it can't
-    tell."""
-    for file in events:
-        with contextlib.suppress(OSError, ValueError):
-            for line in file.read_text().splitlines():
-                name, _, count = line.partition(" ")
-                if name == "oom_kill":
-                    return int(count)
-    return 0
 
 
 def keep_logs(exit_: Exit) -> str:
