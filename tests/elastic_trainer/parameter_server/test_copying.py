@@ -12,13 +12,14 @@ from elastic_trainer.embeddings.hashing import BUCKETS, buckets
 from elastic_trainer.embeddings.row_optimizer import Adagrad
 from elastic_trainer.embeddings.table import TableSettings
 from elastic_trainer.parameter_server import copy_log, copying
+from elastic_trainer.parameter_server.copies import MemoryCopy, Moment, Rows
 from elastic_trainer.parameter_server.copy_log import CopyLog
 from elastic_trainer.parameter_server.copying import Copier, Served
 from elastic_trainer.parameter_server.director import copy_message
 from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
 from elastic_trainer.parameter_server.placement import Server, next_adoption, outdated
 from elastic_trainer.parameter_server.service import Service
-from elastic_trainer.parameter_server.wire import pack, write_settings
+from elastic_trainer.parameter_server.wire import pack, pack_entries, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
 from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct
@@ -233,6 +234,29 @@ async def test_copy_has_anew_what_went_away_and_came_back() -> None:
     assert not run.copier.uncopied().any()
     holder = await run.adopted(np.arange(BUCKETS))
     assert holder is not None and rows(holder) == rows(source)
+
+
+async def test_rows_that_come_to_a_copied_server_wait_for_no_moment_to_end() -> None:
+    """Else the keeper stood still for millions of them."""
+    run = Run()
+    run.pushes = False
+    for _ in range(10):
+        run.push()
+    giver, source = Service("c:1", "first", ""), run.source
+    assert await given_to(giver, source, HALF)
+    await run.copier.copy()
+    assert await given_to(source, giver, HALF)
+    kept = MemoryCopy("name", "e")
+    kept.end_moment(Moment(np.setdiff1d(np.arange(BUCKETS), HALF), {}, {}, np.ones(512, np.int64)))
+    entries = source.holder.tables["items"].entries(HALF.tolist())
+    ids = source.holder.ids_in(HALF)["items"]
+    kept.put(Rows(write_settings(SETTINGS), ids, pack_entries(entries)))
+    assert not kept._waiting and not kept.held[HALF].any()
+    kept.end_moment(Moment(np.arange(BUCKETS), {}, {}, np.ones(BUCKETS, np.int64)))
+    assert len(kept.holder().tables["items"]) == len(entries.ids)
+    await run.copier.copy()
+    holder = await run.adopted(np.arange(BUCKETS))
+    assert holder is not None and rows(holder) == rows(source.holder)
 
 
 async def test_copy_at_a_new_keeper_follows_the_old_one_once_it_is_whole() -> None:

@@ -91,10 +91,14 @@ class MemoryCopy(Copy):
         self._whole = False
 
     def put(self, rows: Rows) -> None:
-        if self._whole:
-            self._waiting.append(rows)
-        else:
+        if not self._whole:
             self._put(rows, None)
+            return
+        known = self.held[buckets(rows.ids)]
+        if not known.all():
+            self._put(rows, ~self.held)  # of millions, where they came by a move
+        if known.any():
+            self._waiting.append(rows)
 
     def _put(self, rows: Rows, of: NDArray[np.bool_] | None) -> None:
         """Have these rows, or those of some buckets alone."""
@@ -111,10 +115,9 @@ class MemoryCopy(Copy):
             # All rows of those that were away meanwhile are among what waits.
             away = self.held[moment.buckets] & (self.turns[moment.buckets] != moment.turns)
             self._holder.drop_rows(moment.buckets[away])
-        else:
-            self._holder.drop_rows(np.flatnonzero(~of))
+        self._holder.drop_rows(np.flatnonzero(~of & ~self.held))  # they went before its end
         for rows in self._waiting:
-            self._put(rows, of)
+            self._put(rows, of & self.held)
         self._waiting, self._whole = [], True
         self._holder.hold(moment.buckets, moment.applied, moment.steps, moment.turns)
 
