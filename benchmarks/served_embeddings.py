@@ -172,8 +172,8 @@ def measure_servers(rows: int, width: int, batches: int, ids_a_batch: int, serve
 
 def wait_for_shares(tables: ServedTables, servers: int) -> None:
     while True:
-        tables._until_done(tables._find_owners)
-        owners = tables._owner_of
+        tables._servers.until_done(tables._servers.find_owners)
+        owners = tables._servers.owner_of
         if len(np.unique(owners[owners >= 0])) == servers and (owners >= 0).all():
             return
         time.sleep(0.05)

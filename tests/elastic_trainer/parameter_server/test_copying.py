@@ -43,6 +43,8 @@ class Run:
         self.source, self.keeper = (
             Service(f"{one}:1", "first", "", copy_folder=self.folder) for one in "ab"
         )
+        for one in (self.source, self.keeper):
+            one._leased_until = float("inf")
         self.source.holder.held[:] = True
         self.source.holder.add_table(write_settings(SETTINGS))
         self.source.holder.clocks.open("w", 0, 0.0)
@@ -302,7 +304,7 @@ class Three:
         self.taker._copier = self._copier_of(self.taker, self.giver)
         self.giver._owners.keeper, self.taker._owners.keeper = "b:1", "a:1"
         for one in (self.giver, self.keeper, self.taker):
-            one._epoch = "e"
+            one._epoch, one._leased_until = "e", float("inf")
 
     def _copier_of(self, one: Service, keeper: Service) -> Copier:
         return Copier(
@@ -392,6 +394,17 @@ async def test_no_row_is_lost_where_servers_are_killed_at_each_message_of_a_move
         three = Three(Run.folder)
         held = await three.train(lost, at)
         assert await three.recover() == held, whole.events[at - 1]
+
+
+async def test_order_that_comes_late_is_not_obeyed() -> None:
+    """The first server may have given it to another one, as this one was silent."""
+    run = Run()
+    run.push()
+    await run.copier.copy()
+    run.keeper._leased_until = 0.0
+    assert await run.adopted(np.arange(BUCKETS)) is None and not run.keeper.holder.held.any()
+    run.keeper._leased_until = float("inf")
+    assert await run.adopted(np.arange(BUCKETS)) is not None
 
 
 async def test_rows_of_an_older_epoch_are_not_copied() -> None:

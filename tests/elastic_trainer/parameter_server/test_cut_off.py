@@ -66,7 +66,7 @@ class World:
         one = Service(f"s{place}:1", "first", "")
         one.holder.add_table(write_settings(SETTINGS))
         one.holder.clocks.open("w", 0, 0.0)
-        one._epoch = "e"
+        one._epoch, one._leased_until = "e", float("inf")
         one._copier = Copier(
             one.life,
             lambda: Served(one.holder, "e", one._owners.keeper, one._owners.keeper_life),

@@ -73,9 +73,9 @@ def test_one_worker_ends_as_with_torchs_optimizer_while_servers_come_and_go(
 
     train(20)
     second = servers.start()
-    while second not in tables._owners.addresses:
+    while second not in tables._servers.owners.addresses:
         train(1)
-        tables._find_owners()
+        tables._servers.find_owners()
     train(20)
     assert servers.end(second, signal.SIGTERM) == 0
     train(20)
@@ -111,8 +111,8 @@ def test_workers_begin_with_the_first_ones_values_and_go_back_to_a_commit(
 
 def held(tables: ServedTables, address: str) -> int:
     """Return how many buckets a server holds, as the tables know."""
-    number = list(tables._owners.addresses).index(address)
-    return int((tables._owner_of == number).sum())
+    number = list(tables._servers.owners.addresses).index(address)
+    return int((tables._servers.owner_of == number).sum())
 
 
 def test_rows_on_servers_are_exported_for_serving_while_servers_come(
@@ -133,9 +133,9 @@ def test_rows_on_servers_are_exported_for_serving_while_servers_come(
     train()
     second = servers.start()
     # Until its buckets are there: those that come later would be whole in the third export.
-    while second not in tables._owners.addresses or held(tables, second) < BUCKETS // 2:
+    while second not in tables._servers.owners.addresses or held(tables, second) < BUCKETS // 2:
         train()
-        tables._find_owners()
+        tables._servers.find_owners()
     for step in (2, 3):
         train()
         tables.export(tmp_path / "serving", step)

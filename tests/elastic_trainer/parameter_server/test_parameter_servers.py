@@ -20,7 +20,8 @@ from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.hashing import BUCKETS
 from elastic_trainer.embeddings.row_optimizer import SGD
 from elastic_trainer.embeddings.split_tables import SplitTables
-from elastic_trainer.parameter_server.client import ServedTables, ServerError
+from elastic_trainer.parameter_server.client import ServedTables
+from elastic_trainer.parameter_server.server_error import ServerError
 from elastic_trainer.parameter_server.wire import pack
 from elastic_trainer.proto import parameter_server_pb2 as messages
 from elastic_trainer.proto.parameter_server_pb2_grpc import ParameterServerStub
@@ -60,12 +61,12 @@ class Worker:
         deadline = time.monotonic() + 120
         while True:
             self.train(2)
-            owners = self.tables._owner_of  # of what is just being handed over, nobody's
+            owners = self.tables._servers.owner_of  # of what is just being handed over, nobody's
             shares = [int(one) for one in np.bincount(owners[owners >= 0]) if one]
             if len(shares) == holders and max(shares) - min(shares) <= 1:
                 return
             assert time.monotonic() < deadline, shares
-            self.tables._find_owners()
+            self.tables._servers.find_owners()
 
     def check(self) -> None:
         with torch.no_grad():
@@ -98,17 +99,17 @@ def test_servers_come_and_go_while_a_worker_trains(servers: Servers) -> None:
         assert torch.equal(other(ALL), worker.own(ALL))
     fourth = servers.start()
     worker.train_until(3)
-    assert fourth not in old._owners.addresses
+    assert fourth not in old._servers.owners.addresses
     with torch.no_grad():
         assert torch.equal(other(ALL), worker.own(ALL))
-    assert fourth in old._owners.addresses
+    assert fourth in old._servers.owners.addresses
 
     # The first server is started again: the others hold what they held.
     def placed() -> dict[int, str]:
-        addresses = worker.tables._owners.addresses
+        addresses = worker.tables._servers.owners.addresses
         return {
             bucket: addresses[owner]
-            for bucket, owner in enumerate(worker.tables._owner_of)
+            for bucket, owner in enumerate(worker.tables._servers.owner_of)
             if owner >= 0 and addresses[owner] != servers.first
         }
 
@@ -117,8 +118,8 @@ def test_servers_come_and_go_while_a_worker_trains(servers: Servers) -> None:
     servers.start(servers.first)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        worker.tables._until_done(worker.tables._find_owners)
-        if placed() == before and (worker.tables._owner_of < 0).any():
+        worker.tables._servers.until_done(worker.tables._servers.find_owners)
+        if placed() == before and (worker.tables._servers.owner_of < 0).any():
             break
     assert placed() == before
 
@@ -156,10 +157,12 @@ def test_rows_go_back_to_what_was_saved_with_other_servers(
     worker.train_until(3)
     worker.check()
     with pytest.raises(ServerError, match="began anew"):
-        other._find_owners()
+        other._servers.find_owners()
 
     with pytest.raises(ServerError, match="cannot write /proc/none"):
-        worker.tables._ask("Save", [(servers.first, messages.SaveRequest(place="/proc/none"))])
+        worker.tables._servers.ask(
+            "Save", [(servers.first, messages.SaveRequest(place="/proc/none"))]
+        )
     with open(tmp_path / "tables-2" / next(iter(saved["files"])), "r+b") as file:
         file.write(b"damaged")
     with pytest.raises(ServerError, match="is damaged: expected"):
@@ -222,10 +225,10 @@ def test_fast_worker_waits_for_the_slowest_until_that_ends(servers: Servers) -> 
     train(fast, ahead)
     while ahead.clock < behind.clock + 3:
         train(fast, ahead)
-    ahead._policy = replace(ahead._policy, seconds=1.0)
+    ahead._servers.policy = replace(ahead._servers.policy, seconds=1.0)
     with pytest.raises(ServerError, match="LATER"):
         train(fast, ahead)
-    ahead._policy = replace(ahead._policy, seconds=60.0)
+    ahead._servers.policy = replace(ahead._servers.policy, seconds=60.0)
     train(slow, behind)
     train(fast, ahead)
     behind.close()

@@ -16,7 +16,7 @@ import torch
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.row_optimizer import SGD
 from elastic_trainer.embeddings.split_tables import SplitTables
-from elastic_trainer.parameter_server import client
+from elastic_trainer.parameter_server import known_servers
 from elastic_trainer.parameter_server.__main__ import EXIT_EPOCH
 from elastic_trainer.parameter_server.client import ServedTables, ServerError
 
@@ -157,10 +157,14 @@ def test_lost_server_is_followed_by_the_one_that_copied_its_rows(
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.1)
-            tables._until_done(tables._find_owners)
+            tables._servers.until_done(tables._servers.find_owners)
 
     def shares() -> list[int]:
-        return [int(one) for one in np.bincount(tables._owner_of[tables._owner_of >= 0]) if one]
+        return [
+            int(one)
+            for one in np.bincount(tables._servers.owner_of[tables._servers.owner_of >= 0])
+            if one
+        ]
 
     push()
     wait_for(lambda: len(shares()) == 3 and max(shares()) - min(shares()) <= 1)
@@ -216,7 +220,7 @@ def test_server_whose_rows_another_holds_by_now_ends(
     try:
         began = time.monotonic()
         worker.train(3)
-        assert time.monotonic() - began < client.ANSWER_SECONDS
+        assert time.monotonic() - began < known_servers.ANSWER_SECONDS
         worker.check()
         process.send_signal(signal.SIGCONT)
         assert process.wait(60) == EXIT_EPOCH

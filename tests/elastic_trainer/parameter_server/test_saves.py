@@ -145,3 +145,14 @@ def test_changes_are_small_and_refused_without_what_was_before(tmp_path: Path) -
         read_saves([[(file[0], file[1], "0" * 16)]])
     with pytest.raises(ValueError, match="that another file holds"):
         read_saves([[file, file]])
+
+
+def test_a_save_that_is_asked_for_again_meanwhile_leaves_the_first_one_whole(
+    tmp_path: Path,
+) -> None:
+    """Else a commit named a file that had become another's."""
+    first, again = (write_file(str(tmp_path), "life", {"rows": number}) for number in range(2))
+    for one, number in ((first, 0), (again, 1)):
+        path = tmp_path / one.name
+        assert path.stat().st_size == one.size and torch.load(path) == {"rows": number}
+    assert not list(tmp_path.glob("*.part"))

@@ -250,27 +250,30 @@ class SplitTables:
         """Write what changed since the last save, or all: at first, after each round, and once many
         saves would have to be read."""
         earlier = [*self._files.get("before", ()), self._files]
-        changed: list[torch.Tensor | None] = [None] * len(self._embeddings)
-        if self._changed and len(earlier) <= MOST_CHANGES:
-            changed = [torch.from_numpy(one.take()) for one in self._changed]
-        else:
+        if not self._changed or len(earlier) > MOST_CHANGES:
             earlier = []
             self._save_all_next()  # until this one is whole
             self._base = identity
-        parts = {
-            one.name: _part(one.table, ids)
-            for one, ids in zip(self._embeddings, changed, strict=True)
-        }
         base = self._base if earlier else None
         try:
-            files = write_tables(storage, self._group, identity, parts, base)
+            files = write_tables(storage, self._group, identity, self._parts(), base)
         except BaseException:
-            self._save_all_next()
+            self._save_all_next()  # what was taken of the changes is in no save
             raise
         if not earlier:
             self._changed = [ChangedIds(one.table) for one in self._embeddings]
         before = [{key: one[key] for key in ("place", "files")} for one in earlier]
         self._files = {**files, "before": before}
+
+    def _parts(self) -> dict[str, Part]:
+        """Take what changed since the last save, or all where that isn't known."""
+        changed: list[torch.Tensor | None] = [None] * len(self._embeddings)
+        if self._changed:
+            changed = [torch.from_numpy(one.take()) for one in self._changed]
+        return {
+            one.name: _part(one.table, ids)
+            for one, ids in zip(self._embeddings, changed, strict=True)
+        }
 
     def _save_all_next(self) -> None:
         for one in self._changed:

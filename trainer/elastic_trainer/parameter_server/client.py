@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -16,20 +16,18 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.export import BASE, INCREMENT, begin, publish
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
-from elastic_trainer.embeddings.owner_map import NOBODY
 from elastic_trainer.embeddings.table import TableSettings
 from elastic_trainer.parameter_server.dense import GIVER, DenseParameters
 from elastic_trainer.parameter_server.gazer import Times, scalars
 from elastic_trainer.parameter_server.holder import READS_ONLY
+from elastic_trainer.parameter_server.known_servers import KnownServers, NotYetError
 from elastic_trainer.parameter_server.served_state import ServedState
 from elastic_trainer.parameter_server.server_error import ServerError
 from elastic_trainer.parameter_server.wire import (
-    OPTIONS,
     SERVERS_VARIABLE,
     pack,
     pack_floats,
@@ -38,32 +36,12 @@ from elastic_trainer.parameter_server.wire import (
     write_settings,
 )
 from elastic_trainer.proto import parameter_server_pb2 as messages
-from elastic_trainer.proto.parameter_server_pb2_grpc import ParameterServerStub
-from elastic_trainer.protocol.auth import HEADER, TOKEN_VARIABLE
-from elastic_trainer.retry import RetryPolicy
+from elastic_trainer.protocol.auth import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from elastic_trainer.embeddings.exchange import Update
     from elastic_trainer.embeddings.row_optimizer import RowOptimizer
     from elastic_trainer.integrations.tensorboard import ScalarWriter
-
-FIRST_ANSWER_SECONDS = 2.0
-"""For one answer; then owners are found anew, in case that server hangs, and it is asked for again,
-with twice the time, in case it was slow."""
-ANSWER_SECONDS = 30.0
-"""The most for one answer."""
-FILE_SECONDS = 600.0
-"""For all rows of a server to be written or read."""
-_REFUSED = (
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.UNIMPLEMENTED,
-)
-
-
-class _NotYetError(Exception):
-    """Some of a request is still to be done."""
 
 
 class ServedTables:
@@ -125,29 +103,16 @@ class ServedTables:
         self.clock = 0
         """Steps pushed so far; a newcomer begins with the slowest worker's."""
         servers = os.environ.get(SERVERS_VARIABLE, "") if servers is None else servers
-        self._first = servers.split(",")[0]
-        if not self._first:
+        first = servers.split(",")[0]
+        if not first:
             raise ValueError(
                 f"servers: expected host:port of the first one; {SERVERS_VARIABLE} isn't set, as "
                 "it is in jobs with role PS"
             )
         self._staleness = -1 if staleness is None else staleness
-        self._policy = RetryPolicy(
-            "parameter servers", patience, first_wait=0.005, longest_wait=0.5
-        )
         token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
-        self._token = token
-        self._metadata = ((HEADER, token),) if token else ()
-        self._channels: dict[str, grpc.Channel] = {}
-        self._stubs: dict[str, Any] = {}
-        self._owners = messages.Owners()
-        self._owner_of: NDArray[np.int64] = np.full(BUCKETS, NOBODY, dtype=np.int64)
-        self._exact = False
-        self._seconds = FIRST_ANSWER_SECONDS
-        """For the next answer."""
+        self._servers = KnownServers(first, token, patience, self._described, self._opened)
         self._times = Times()
-        self._why = "nobody was asked yet"
-        """Why something couldn't be done at once."""
         for one in self._embeddings:
             one.rows = _ServedRows(self, one.table.settings)
             one.make_split_state = self._split_state
@@ -178,16 +143,16 @@ class ServedTables:
             nonlocal told
             asked = self._requests(sequence, updates, left, to_all=not told)
             told = True
-            done = self._ask("Push", [(address, request) for address, request, _ in asked])
+            done = self._servers.ask("Push", [(address, request) for address, request, _ in asked])
             for (_, _, parts), reply in zip(asked, done, strict=True):
                 if reply is not None:
                     for number, part in enumerate(parts):
                         left[number] = _without(left[number], part)
             if any(map(len, left)):
-                raise _NotYetError(self._why)
+                raise NotYetError(self._servers.why)
 
         began = time.monotonic()
-        self._until_done(attempt)
+        self._servers.until_done(attempt)
         self._times.add("push_seconds", time.monotonic() - began)
         self.clock = sequence
 
@@ -201,7 +166,7 @@ class ServedTables:
             nonlocal left
             if not len(left):
                 return
-            parts = self._split(where, left)
+            parts = self._servers.split(where, left)
             requests = [
                 (
                     address,
@@ -215,15 +180,15 @@ class ServedTables:
                 )
                 for address, part in parts
             ]
-            for (_, part), reply in zip(parts, self._ask("Pull", requests), strict=True):
+            for (_, part), reply in zip(parts, self._servers.ask("Pull", requests), strict=True):
                 if reply is not None:
                     rows.numpy()[part] = read_floats(reply.rows, settings.width, settings.dtype)
                     left = _without(left, part)
             if len(left):
-                raise _NotYetError(self._why)
+                raise NotYetError(self._servers.why)
 
         began = time.monotonic()
-        self._until_done(attempt)
+        self._servers.until_done(attempt)
         self._times.add("pull_seconds", time.monotonic() - began)
         return rows
 
@@ -286,18 +251,19 @@ class ServedTables:
         files: dict[str, list[Any]] = {}
 
         def attempt() -> None:
-            if not self._owners.epoch:
-                raise _NotYetError(self._why)
+            if not self._servers.owners.epoch:
+                raise NotYetError(self._servers.why)
             files.clear()
             saved: list[int] = []
-            for reply in self._ask("Save", [(one, request) for one in self._owners.addresses]):
+            asked = [(one, request) for one in self._servers.owners.addresses]
+            for reply in self._servers.ask("Save", asked):
                 if reply is not None and reply.name:
                     files[reply.name] = [reply.size, reply.digest]
                     saved += unpack(reply.buckets).tolist()
             if sorted(saved) != list(range(BUCKETS)):
-                raise _NotYetError("buckets are on their way between servers")
+                raise NotYetError("buckets are on their way between servers")
 
-        self._until_done(attempt)
+        self._servers.until_done(attempt)
         return {"place": request.place, "files": files}
 
     def load(self, saved: Mapping[str, Any]) -> None:
@@ -324,41 +290,42 @@ class ServedTables:
 
     def _load(self, request: messages.LoadRequest) -> None:
         def attempt() -> None:
-            if self._ask("Load", [(self._first, request)])[0] is None:
-                raise _NotYetError(self._why)
+            if self._servers.ask("Load", [(self._servers.first, request)])[0] is None:
+                raise NotYetError(self._servers.why)
 
         self.begin_anew()
-        self._policy.call(attempt, transient=lambda error: isinstance(error, _NotYetError))
+        self._servers.policy.call(attempt, transient=lambda error: isinstance(error, NotYetError))
         self.begin_anew()
 
     def begin_anew(self) -> None:
         """Be another worker, of whatever tables the servers have now: once a worker has loaded."""
         for one in self._embeddings:
             one.forget_batches()
-        self._owners = messages.Owners()
-        self.worker, self.clock, self._exact = _new_name(), 0, False
+        self._servers.forget()
+        self.worker, self.clock = _new_name(), 0
 
     def act_as(self, worker: str, clock: int) -> None:
         """Be this worker, which has pushed so many steps. Several processes may be the same one,
         where they push the same. From now on a lost server's rows may not go on from a copy."""
-        self.worker, self.clock, self._exact = worker, clock, True
+        self.worker, self.clock, self._servers.exact = worker, clock, True
 
     def stand_at(self, clock: int) -> bool:
         """Return whether the servers have the rows of this step: whether none were lost, and no
         process has pushed any part of a later one."""
-        request = messages.OpenRequest(worker=self.worker, tables=self._described())
         newest = 0
 
         def attempt() -> None:
             nonlocal newest
-            for reply in self._ask("Open", [(one, request) for one in self._owners.addresses]):
+            request = messages.OpenRequest(worker=self.worker, tables=self._texts())
+            asked = [(one, request) for one in self._servers.owners.addresses]
+            for reply in self._servers.ask("Open", asked):
                 if reply is None:
-                    raise _NotYetError(self._why)
+                    raise NotYetError(self._servers.why)
                 newest = max(newest, reply.clock)
 
         try:
-            self._until_done(self._find_owners)
-            self._until_done(attempt)
+            self._servers.until_done(self._servers.find_owners)
+            self._servers.until_done(attempt)
         except ServerError:
             return False
         return newest <= clock
@@ -394,7 +361,9 @@ class ServedTables:
             worker=self.worker, values={**self._times.means(), **values}
         )
         try:
-            reply = self._stub(self._first).Observe(request, timeout=1.0, metadata=self._metadata)
+            reply = self._servers.stub(self._servers.first).Observe(
+                request, timeout=1.0, metadata=self._servers.metadata
+            )
         except grpc.RpcError as error:
             if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.INVALID_ARGUMENT:
                 raise ServerError(error.details()) from error
@@ -407,15 +376,7 @@ class ServedTables:
 
     def close(self) -> None:
         """Be waited for no longer by other workers."""
-        for address in self._owners.addresses:
-            with_timeout = {"timeout": 1.0, "metadata": self._metadata}
-            try:
-                self._stub(address).Close(messages.CloseRequest(worker=self.worker), **with_timeout)
-            except grpc.RpcError:
-                continue
-        for channel in self._channels.values():
-            channel.close()
-        self._channels, self._stubs = {}, {}
+        self._servers.close(self.worker)
 
     def __enter__(self) -> ServedTables:
         return self
@@ -437,8 +398,9 @@ class ServedTables:
             bound=settings.bound,
             dtype=settings.dtype,
         )
+        servers = self._servers
         with ServedTables(
-            [given], self._first, patience=self._policy.seconds, token=self._token
+            [given], servers.first, patience=servers.policy.seconds, token=servers.token
         ) as tables:
             tables.act_as(GIVER, 0)
             tables.push([update], 1)
@@ -469,10 +431,10 @@ class ServedTables:
         """
         parts: dict[str, list[Ids]] = {}
         nothing = np.empty(0, dtype=np.int64)
-        for owner in np.unique(self._owner_of[self._owner_of != NOBODY]) if to_all else ():
-            parts[self._owners.addresses[owner]] = [nothing] * len(updates)
+        for address in self._servers.holders() if to_all else ():
+            parts[address] = [nothing] * len(updates)
         for number, (update, rows) in enumerate(zip(updates, left, strict=True)):
-            for address, part in self._split(buckets(update.ids), rows):
+            for address, part in self._servers.split(buckets(update.ids), rows):
                 parts.setdefault(address, [nothing] * len(updates))[number] = part
         found = []
         for address, of_updates in parts.items():
@@ -492,121 +454,15 @@ class ServedTables:
             found.append((address, request, of_updates))
         return found
 
-    def _split(self, where: Ids, rows: Ids) -> list[tuple[str, Ids]]:
-        """Return which of these rows, whose buckets are `where`, each server holds."""
-        owner = self._owner_of[where[rows]]
-        if (owner == NOBODY).any():
-            self._why = "nobody holds some of the buckets"
-        return [
-            (self._owners.addresses[number], rows[owner == number])
-            for number in np.flatnonzero(np.bincount(owner[owner != NOBODY]))
-        ]
-
-    def _ask(self, method: str, requests: Sequence[tuple[str, Any]]) -> list[Any]:
-        """Ask all at once; return the reply of each, None where nothing was done."""
-        seconds = FILE_SECONDS if method in ("Save", "Load") else self._seconds
-        calls = [
-            getattr(self._stub(address), method).future(
-                request, timeout=seconds, metadata=self._metadata
-            )
-            for address, request in requests
-        ]
-        found: list[Any] = []
-        for (address, _), call in zip(requests, calls, strict=True):
-            try:
-                reply = call.result()
-            except grpc.RpcError as error:
-                self._refused(address, error)
-                found.append(None)
-                continue
-            if method in ("Save", "Open"):
-                found.append(reply)
-                continue
-            if reply.verdict != messages.DONE:
-                self._why = f"{address} says {messages.Verdict.Name(reply.verdict)}"
-                if reply.verdict == messages.NOT_OPEN:
-                    self._open(address)
-            found.append(reply if reply.verdict == messages.DONE else None)
-        return found
-
-    def _described(self) -> list[str]:
+    def _texts(self) -> list[str]:
         return [write_settings(one) for one in self._settings]
 
-    def _open(self, address: str) -> None:
-        request = messages.OpenRequest(
-            worker=self.worker, tables=self._described(), clock=self.clock
-        )
-        try:
-            reply = self._stub(address).Open(
-                request, timeout=self._seconds, metadata=self._metadata
-            )
-        except grpc.RpcError as error:
-            self._refused(address, error)
-            return
+    def _described(self) -> messages.OpenRequest:
+        return messages.OpenRequest(worker=self.worker, tables=self._texts(), clock=self.clock)
+
+    def _opened(self, reply: messages.OpenReply) -> None:
         if not self.clock:
             self.clock = reply.clock
-
-    def _find_owners(self) -> None:
-        try:
-            found = self._stub(self._first).FindOwners(
-                messages.FindOwnersRequest(), timeout=self._seconds, metadata=self._metadata
-            )
-        except grpc.RpcError as error:
-            self._refused(self._first, error)
-            raise _NotYetError(self._why) from error
-        if self._owners.epoch and found.epoch and found.epoch != self._owners.epoch:
-            raise ServerError(
-                f"the parameter servers of {self._first} began anew, without the rows that this "
-                "worker has trained: start the workers anew, too"
-            )
-        if self._exact and self._owners.epoch and found.adopted != self._owners.adopted:
-            raise ServerError(
-                f"{self._first}: rows of a server that was lost go on from a copy, so that they "
-                "are some steps behind: they have to go back to a commit with all others"
-            )
-        if found.lost:
-            raise ServerError(f"{self._first}: {found.lost}")
-        if not found.epoch:
-            raise _NotYetError("the servers have only just begun")
-        if found.version >= self._owners.version:
-            self._owners = found
-            self._owner_of = unpack(found.owners)
-
-    def _until_done(self, attempt: Callable[[], None]) -> None:
-        """Try with what is known of the servers, and with what they say now, until it is done."""
-        tried = False
-        self._seconds = FIRST_ANSWER_SECONDS
-
-        def once() -> None:
-            nonlocal tried
-            if tried or not self._owners.epoch:
-                self._find_owners()
-            tried = True
-            attempt()
-
-        try:
-            self._policy.call(once, transient=lambda error: isinstance(error, _NotYetError))
-        except _NotYetError as error:
-            raise ServerError(
-                f"the parameter servers of {self._first} haven't done what was asked in "
-                f"{self._policy.seconds:g} s: {error}"
-            ) from error
-
-    def _refused(self, address: str, error: grpc.RpcError) -> None:
-        code = error.code() if isinstance(error, grpc.Call) else None
-        details = error.details() if isinstance(error, grpc.Call) else ""
-        if code in _REFUSED:
-            raise ServerError(f"parameter server {address}: {details}") from error
-        self._why = f"{address}: {details or code}"
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            self._seconds = min(2 * self._seconds, ANSWER_SECONDS)
-
-    def _stub(self, address: str) -> Any:
-        if address not in self._stubs:
-            channel = grpc.insecure_channel(address, options=OPTIONS)
-            self._channels[address] = channel
-            self._stubs[address] = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
-        return self._stubs[address]
 
 
 def _without(rows: Ids, done: Ids) -> Ids:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +58,15 @@ def copy_tables(
 
 
 def write_file(place: str, name: str, contents: Mapping[str, Any]) -> Saved:
-    """Write a server's rows, whole or not at all. Raises OSError."""
+    """Write a server's rows, whole or not at all. Raises OSError.
+
+    Args:
+        name: how the file's name begins. Whoever asks again, while this is being written, gets a
+            file of its own.
+    """
     folder = Path(place)
     folder.mkdir(parents=True, exist_ok=True)
+    name = f"{name}-{uuid.uuid4().hex[:8]}"
     path, part = folder / f"{name}.pt", folder / f"{name}.part"
     try:
         with open(part, "wb") as file:

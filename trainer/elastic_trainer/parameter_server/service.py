@@ -400,7 +400,9 @@ class Service(ParameterServerServicer):
             return messages.KeepReply(kept=False)
 
     async def Adopt(self, request: Any, context: Any) -> Any:  # noqa: N802
-        if request.life != self.life or self._epoch not in ("", request.epoch):
+        # An order that comes late may have been given to another one since.
+        late = time.monotonic() >= self._leased_until
+        if late or request.life != self.life or self._epoch not in ("", request.epoch):
             return messages.AdoptReply(adopted=False)
         source, buckets = request.source, unpack(request.buckets)
         try:

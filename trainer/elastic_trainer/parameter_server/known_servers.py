@@ -1,0 +1,205 @@
+"""KnownServers: who holds what as far as a worker knows, and how it asks them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids
+from elastic_trainer.embeddings.owner_map import NOBODY
+from elastic_trainer.parameter_server.server_error import ServerError
+from elastic_trainer.parameter_server.wire import OPTIONS, unpack
+from elastic_trainer.proto import parameter_server_pb2 as messages
+from elastic_trainer.proto.parameter_server_pb2_grpc import ParameterServerStub
+from elastic_trainer.protocol.auth import HEADER
+from elastic_trainer.retry import RetryPolicy
+
+FIRST_ANSWER_SECONDS = 2.0
+"""For one answer; then owners are found anew, in case that server hangs, and it is asked for again,
+with twice the time, in case it was slow."""
+ANSWER_SECONDS = 30.0
+"""The most for one answer."""
+FILE_SECONDS = 600.0
+"""For all rows of a server to be written or read."""
+_REFUSED = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+
+
+class NotYetError(Exception):
+    """Some of a request is still to be done."""
+
+
+class KnownServers:
+    """The owners of all buckets, as the first server told them last, and channels to them.
+
+    Args:
+        first: address of the first server.
+        token: the job's.
+        patience: seconds until something has to be done.
+        describe: makes the request that tells a server of this worker and its tables.
+        opened: called with the reply.
+    """
+
+    def __init__(
+        self,
+        first: str,
+        token: str,
+        patience: float,
+        describe: Callable[[], Any],
+        opened: Callable[[Any], None],
+    ) -> None:
+        self.first, self.token = first, token
+        self.policy = RetryPolicy("parameter servers", patience, first_wait=0.005, longest_wait=0.5)
+        self.owners = messages.Owners()
+        self.owner_of: NDArray[np.int64] = np.full(BUCKETS, NOBODY, dtype=np.int64)
+        """By bucket, the place of its holder's address."""
+        self.exact = False
+        """Whether a lost server's rows may not go on from a copy."""
+        self.why = "nobody was asked yet"
+        """Why something couldn't be done at once."""
+        self.metadata = ((HEADER, token),) if token else ()
+        self._describe, self._opened = describe, opened
+        self._channels: dict[str, grpc.Channel] = {}
+        self._stubs: dict[str, Any] = {}
+        self._seconds = FIRST_ANSWER_SECONDS
+        """For the next answer."""
+
+    def forget(self) -> None:
+        """Know nothing of who holds what; they may have other tables now."""
+        self.owners, self.exact = messages.Owners(), False
+
+    def holders(self) -> list[str]:
+        """Return the addresses of servers that hold something."""
+        held = np.unique(self.owner_of[self.owner_of != NOBODY])
+        return [self.owners.addresses[owner] for owner in held]
+
+    def close(self, worker: str) -> None:
+        """Be waited for no longer by other workers."""
+        for address in self.owners.addresses:
+            with contextlib.suppress(grpc.RpcError):
+                self.stub(address).Close(
+                    messages.CloseRequest(worker=worker), timeout=1.0, metadata=self.metadata
+                )
+        for channel in self._channels.values():
+            channel.close()
+        self._channels, self._stubs = {}, {}
+
+    def split(self, where: Ids, rows: Ids) -> list[tuple[str, Ids]]:
+        """Return which of these rows, whose buckets are `where`, each server holds."""
+        owner = self.owner_of[where[rows]]
+        if (owner == NOBODY).any():
+            self.why = "nobody holds some of the buckets"
+        return [
+            (self.owners.addresses[number], rows[owner == number])
+            for number in np.flatnonzero(np.bincount(owner[owner != NOBODY]))
+        ]
+
+    def ask(self, method: str, requests: Sequence[tuple[str, Any]]) -> list[Any]:
+        """Ask all at once; return the reply of each, None where nothing was done."""
+        seconds = FILE_SECONDS if method in ("Save", "Load") else self._seconds
+        calls = [
+            getattr(self.stub(address), method).future(
+                request, timeout=seconds, metadata=self.metadata
+            )
+            for address, request in requests
+        ]
+        found: list[Any] = []
+        for (address, _), call in zip(requests, calls, strict=True):
+            try:
+                reply = call.result()
+            except grpc.RpcError as error:
+                self._refused(address, error)
+                found.append(None)
+                continue
+            if method in ("Save", "Open"):
+                found.append(reply)
+                continue
+            if reply.verdict != messages.DONE:
+                self.why = f"{address} says {messages.Verdict.Name(reply.verdict)}"
+                if reply.verdict == messages.NOT_OPEN:
+                    self._open(address)
+            found.append(reply if reply.verdict == messages.DONE else None)
+        return found
+
+    def _open(self, address: str) -> None:
+        try:
+            reply = self.stub(address).Open(
+                self._describe(), timeout=self._seconds, metadata=self.metadata
+            )
+        except grpc.RpcError as error:
+            self._refused(address, error)
+            return
+        self._opened(reply)
+
+    def find_owners(self) -> None:
+        """Hear who holds what. Raises NotYetError, and ServerError where rows are lost."""
+        try:
+            found = self.stub(self.first).FindOwners(
+                messages.FindOwnersRequest(), timeout=self._seconds, metadata=self.metadata
+            )
+        except grpc.RpcError as error:
+            self._refused(self.first, error)
+            raise NotYetError(self.why) from error
+        if self.owners.epoch and found.epoch and found.epoch != self.owners.epoch:
+            raise ServerError(
+                f"the parameter servers of {self.first} began anew, without the rows that this "
+                "worker has trained: start the workers anew, too"
+            )
+        if self.exact and self.owners.epoch and found.adopted != self.owners.adopted:
+            raise ServerError(
+                f"{self.first}: rows of a server that was lost go on from a copy, so that they "
+                "are some steps behind: they have to go back to a commit with all others"
+            )
+        if found.lost:
+            raise ServerError(f"{self.first}: {found.lost}")
+        if not found.epoch:
+            raise NotYetError("the servers have only just begun")
+        if found.version >= self.owners.version:
+            self.owners = found
+            self.owner_of = unpack(found.owners)
+
+    def until_done(self, attempt: Callable[[], None]) -> None:
+        """Try with what is known of the servers, and with what they say now, until it is done."""
+        tried = False
+        self._seconds = FIRST_ANSWER_SECONDS
+
+        def once() -> None:
+            nonlocal tried
+            if tried or not self.owners.epoch:
+                self.find_owners()
+            tried = True
+            attempt()
+
+        try:
+            self.policy.call(once, transient=lambda error: isinstance(error, NotYetError))
+        except NotYetError as error:
+            raise ServerError(
+                f"the parameter servers of {self.first} haven't done what was asked in "
+                f"{self.policy.seconds:g} s: {error}"
+            ) from error
+
+    def _refused(self, address: str, error: grpc.RpcError) -> None:
+        code = error.code() if isinstance(error, grpc.Call) else None
+        details = error.details() if isinstance(error, grpc.Call) else ""
+        if code in _REFUSED:
+            raise ServerError(f"parameter server {address}: {details}") from error
+        self.why = f"{address}: {details or code}"
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            self._seconds = min(2 * self._seconds, ANSWER_SECONDS)
+
+    def stub(self, address: str) -> Any:
+        """Return a stub of this server's."""
+        if address not in self._stubs:
+            channel = grpc.insecure_channel(address, options=OPTIONS)
+            self._channels[address] = channel
+            self._stubs[address] = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
+        return self._stubs[address]
