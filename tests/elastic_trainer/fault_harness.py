@@ -151,7 +151,15 @@ class Harness:
         self.become_whole()
         while self.faults.lasting:
             self.pass_time(COMMITS_SEEN_EVERY)
+        self._see_leavers_out()
         self._end()
+
+    def _see_leavers_out(self) -> None:
+        """Who was told to leave isn't among those that are to succeed."""
+        end = time.monotonic() + WHOLE_SECONDS
+        while leaving := self.job.agents.keys() - self.faults.wanted:
+            assert time.monotonic() < end, f"told to leave, and still there: {sorted(leaving)}"
+            self.pass_time(COMMITS_SEEN_EVERY)
 
     def _end(self) -> None:
         fault = choose(self.chance)

@@ -29,17 +29,32 @@ WAIT = 3600.0
 STEP = 2.0
 
 
-def training(nodes: int, seconds: float) -> Job:
-    """A round whose first step begins so long after it was made."""
+def training(nodes: int, seconds: float, *, live: bool = True) -> Job:
+    """A round whose first step begins so long after it was made.
+
+    Args:
+        live: its workers went on in process when another node was lost; else they began with it.
+    """
     job = Job(min_nodes=1, max_nodes=nodes + 8, join_wait=WAIT)
-    job.running(*range(nodes))
+    job.running(*range(nodes + live))
+    link(job, nodes + live)
+    if live:
+        job.feed(Lost(f"a{nodes}"))
+        for index in range(nodes):
+            job.say(f"a{index}", Join(5000 + index, live=True))
+        job.pass_time(0.5)
+        link(job, nodes)
     assert job.state.round is not None
-    for index in range(nodes):
-        job.say(f"a{index}", Linked(job.state.round.round, recovers=True))
     job.now = job.state.rounds[-1].time + seconds + STEP
     job.say("a0", Progress(job.state.round.round, 0, step_seconds=STEP))
     job.heard.clear()
     return job
+
+
+def link(job: Job, nodes: int) -> None:
+    assert job.state.round is not None and len(job.members()) == nodes
+    for index in range(nodes):
+        job.say(f"a{index}", Linked(job.state.round.round, recovers=True))
 
 
 def come(job: Job, *indexes: int) -> None:
@@ -60,6 +75,12 @@ def test_newcomers_are_let_in_at_once_where_a_change_costs_little(
 ) -> None:
     job = training(nodes, seconds)
     come(job, nodes)
+    assert asked(job)
+
+
+def test_what_scripts_load_at_their_start_is_no_cost_of_a_change() -> None:
+    job = training(MANY, 300.0, live=False)
+    come(job, MANY)
     assert asked(job)
 
 
@@ -108,12 +129,12 @@ def test_the_longest_is_settable() -> None:
             join_wait_seconds({JOIN_WAIT_VARIABLE: text})
 
 
-def test_a_silence_or_a_long_step_is_no_start_up() -> None:
-    def made(number: int, took: float | None, *, adopted: bool = False) -> RoundRecord:
+def test_a_long_step_and_a_cold_start_are_no_start_up() -> None:
+    def made(number: int, took: float | None, *, live: bool = True) -> RoundRecord:
         first = None if took is None else number * 1000 + took
-        return RoundRecord(number, MANY, number * 1000, "", first_step_time=first, adopted=adopted)
+        return RoundRecord(number, MANY, number * 1000, "", first_step_time=first, live=live)
 
     assert start_up([], 1.0) == 0.0
-    assert start_up([made(1, None), made(2, 5.0, adopted=True)], 1.0) == 0.0
+    assert start_up([made(1, None), made(2, 500.0, live=False)], 1.0) == 0.0
     assert start_up([made(1, 5.0), made(2, 31.0), made(3, 41.0)], 1.0) == 30.0
     assert start_up([made(1, 5.0)], 60.0) == 0.0

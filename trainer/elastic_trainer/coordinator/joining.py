@@ -41,7 +41,8 @@ def join_wait_seconds(environment: Mapping[str, str]) -> float:
 
 def start_up(rounds: Sequence[RoundRecord], step_seconds: float) -> float:
     """Return the seconds from a round's making until its first step begins, as the last rounds took
-    in the median; 0: none has made a step.
+    in the median that began in process; 0: none has. What scripts load when they start isn't paid
+    again for a newcomer.
 
     Args:
         rounds: the oldest first.
@@ -50,7 +51,7 @@ def start_up(rounds: Sequence[RoundRecord], step_seconds: float) -> float:
     took = [
         one.first_step_time - one.time - step_seconds
         for one in rounds
-        if one.first_step_time is not None and not one.adopted
+        if one.live and one.first_step_time is not None
     ]
     return max(0.0, median(took[-RECENT:])) if took else 0.0
 

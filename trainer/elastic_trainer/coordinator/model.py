@@ -156,6 +156,8 @@ class RoundRecord:
     """From the last step of the round before to the first step of this one."""
     adopted: bool = False
     """It was found after our restart, and may have made steps before."""
+    live: bool = False
+    """The workers of all its members waited for it in process."""
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,8 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         draft.send(agent.agent, made)
     for name in voters(electorate).keys() & state.agents.keys() - {a.agent for a in chosen}:
         draft.send(name, electorate)
-    record = RoundRecord(number, len(members), now, state.reason)
+    live = all(agent.live for agent in chosen)
+    record = RoundRecord(number, len(members), now, state.reason, live=live)
     draft.state = replace(
         draft.state,
         phase=Phase.RUNNING,
