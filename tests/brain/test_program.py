@@ -314,3 +314,34 @@ async def test_a_new_kind_of_job_begins_with_twice_its_memory_where_nothing_boun
             quota = {"metadata": {"name": "q", "namespace": "default"}, "spec": hard}
             await client.create(RESOURCEQUOTAS, quota)
             assert await wanted("bounded") == {}
+
+
+async def test_a_second_brain_answers_its_probe_while_the_first_leads(tmp_path: Path) -> None:
+    url, log, second = f"sqlite:///{tmp_path / 'history.db'}", tmp_path / "log", tmp_path / "second"
+    alive = f"http://127.0.0.1:{free_port()}/healthz"
+    metrics = f"127.0.0.1:{free_port()}"
+    with ApiServerProcess(tmp_path) as server:
+        async with server.client() as client, brain(server.kubeconfig(), url, log):
+            await install(client)
+
+            async def leads() -> bool:
+                return "leads now" in log.read_text()
+
+            await eventually(leads, "the first leads")
+            more = ("--liveness", alive, "--metrics-address", metrics)
+            async with (
+                brain(server.kubeconfig(), url, second, *more),
+                aiohttp.ClientSession() as session,
+            ):
+
+                async def answers() -> str:
+                    try:
+                        async with session.get(alive) as answer:
+                            return await answer.text()
+                    except aiohttp.ClientError:
+                        return ""
+
+                said = await eventually(answers, "it answers")
+                assert said == "another replica leads"
+                async with session.get(f"http://{metrics}/metrics") as answer:
+                    assert "volcano_elastic_brain_leader 0.0" in await answer.text()

@@ -32,7 +32,7 @@ from volcano_elastic.api.pytorchjob_validation import queue
 from volcano_elastic.api.queue_policy import InvalidPolicy, QueuePolicy, effective
 from volcano_elastic.api.queue_policy import parse as parse_policy
 from volcano_elastic.api.scale_plan import AUTO, TYPE_LABEL
-from volcano_elastic.brain import observation, prometheus, served_job
+from volcano_elastic.brain import observation, prometheus, served_job, standby
 from volcano_elastic.brain.advice import Advice, Unknown, advise_running, recommendation
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.history.database import History
@@ -41,6 +41,7 @@ from volcano_elastic.brain.metrics import Metrics
 from volcano_elastic.brain.plan_keeper import PlanKeeper, is_ours
 from volcano_elastic.brain.prometheus import PrometheusError
 from volcano_elastic.brain.recorder import Recorder
+from volcano_elastic.brain.standby import UnusableAddress
 from volcano_elastic.kube import event, health
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.kubeconfig import Access
@@ -92,16 +93,12 @@ class Options:
     """Host and port to serve /metrics on; None: nowhere."""
 
 
-class UnusableAddress(Exception):
-    """An address that can't be listened on; says which and why."""
-
-
 async def run(access: Access, options: Options) -> None:
     """Until cancelled. Of several, only the one that holds the Lease works.
 
     Raises:
         DatabaseError: the database's URL makes no sense.
-        UnusableAddress: the metrics' address can't be listened on.
+        UnusableAddress: the metrics' or the liveness' address can't be listened on.
     """
     history, metrics = History(options.database), Metrics()
     try:
@@ -124,12 +121,18 @@ async def run(access: Access, options: Options) -> None:
                 timing=Timing(),
             )
 
+            waits = await stack.enter_async_context(contextlib.AsyncExitStack())
+            await waits.enter_async_context(standby.alive(options.liveness))
+
             async def lead() -> None:
+                # kopf serves that address from here on.
+                await waits.aclose()
                 metrics.leader.set(1)
                 try:
                     await _in_a_thread(access, history, options, metrics)
                 finally:
                     metrics.leader.set(0)
+                    await waits.enter_async_context(standby.alive(options.liveness))
 
             await election.run(lead)
     finally:

@@ -79,7 +79,8 @@ def brain(
         # kopf takes it from there.
         os.environ["KUBECONFIG"] = kubeconfig
     from volcano_elastic.api.brain_mode import BrainMode
-    from volcano_elastic.brain.program import Options, UnusableAddress, run
+    from volcano_elastic.brain.program import Options, run
+    from volcano_elastic.brain.standby import UnusableAddress
     from volcano_elastic.database.database import DatabaseError
     from volcano_elastic.kube.kubeconfig import KubeconfigError, load
 
@@ -110,7 +111,7 @@ def brain(
     try:
         asyncio.run(until_signal())
     except UnusableAddress as error:
-        click.echo(f"error: --metrics-address {error}", err=True)
+        click.echo(f"error: can't listen on {error}", err=True)
         sys.exit(2)
     except (DatabaseError, KubeconfigError) as error:
         click.echo(f"error: {error}", err=True)
