@@ -1,5 +1,5 @@
-"""Answers the liveness probe of a Brain that waits for the Lease: kopf does so only where it runs, and
-Kubernetes would restart a second replica again and again."""
+"""Answers the liveness probe of a Brain that waits for the Lease: kopf does so only where it runs,
+and Kubernetes would restart a second replica again and again."""
 
 from __future__ import annotations
 
