@@ -58,8 +58,10 @@ def disturb_by_death(world: World, random: Random) -> None:
     dead = [agent for agent in world.agents.values() if not agent.alive]
     running = [one for one in world.coordinators if one.alive]
     what = random.random()
-    if agents and what < 0.2:
+    if agents and what < 0.15:
         world.kill(random.choice(agents))
+    elif agents and what < 0.2:
+        world.leave(random.choice(agents))
     elif dead and what < 0.35:
         world.make_anew_and_ask(random.choice(dead))
     elif what < 0.6 and any(agent.hesitates for agent in agents):
@@ -69,6 +71,13 @@ def disturb_by_death(world: World, random: Random) -> None:
         world.prove(random.choice(agents), random.choice(dead))
         if running:
             world.prove_to_coordinator(random.choice(running), random.choice(dead))
+
+
+def see_leavers_out(world: World) -> None:
+    """Nobody waits for ever to be heard."""
+    for agent in world.agents.values():
+        if agent.alive and agent.leaves:
+            world.kill(agent)
 
 
 def gather(world: World) -> None:
@@ -131,6 +140,7 @@ def test_whoever_can_decide_trains_on_soon(agents: int, seed: int, deaths: bool)
     for _ in range(400):
         disturb(world, random, deaths=deaths)
         world.train()
+    see_leavers_out(world)
     assume(may_decide(world))
     calm = Calm(world, random)
     living = {agent.name for agent in world.agents.values() if agent.alive}
@@ -156,6 +166,7 @@ def test_newcomers_train_soon_though_all_who_have_been_in_a_round_are_gone(
         disturb(world, random, deaths=True)
         if random.random() < 0.02:
             world.make_anew(random.choice(list(world.agents.values())))
+    see_leavers_out(world)
     for agent in list(world.agents.values()):
         if agent.alive and agent.voter.electorate is not None and random.random() < 0.9:
             world.kill(agent)

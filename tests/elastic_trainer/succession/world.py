@@ -12,11 +12,13 @@ from typing import Any
 from elastic_trainer.coordinator.model import Gone, Lost, Received, Send, Settings, State, Tick
 from elastic_trainer.coordinator.state import step
 from elastic_trainer.protocol.message import (
+    Dismissed,
     Electorate,
     FenceAsk,
     Fenced,
     FenceReply,
     FenceStop,
+    Goodbye,
     Hello,
     Join,
     Linked,
@@ -119,6 +121,10 @@ class Agent:
     """It is a new first host, and has asked others."""
     hesitates: bool = False
     """It is a new first host, which asks for no round until others have told whether they train."""
+    leaves: bool = False
+    """Its workers have ended, and it says goodbye until a coordinator has heard it."""
+    left: Round | None = None
+    """That its workers were in when they ended."""
 
 
 class World:
@@ -178,7 +184,7 @@ class World:
             agent.index,
             agent.name,
             last_round=known.round if known else 0,
-            round=agent.current,
+            round=agent.left if agent.leaves else agent.current,
             linked=agent.current is not None,
             recovers=True,
             term=agent.voter.sworn,
@@ -186,7 +192,9 @@ class World:
             electorate=known,
         )
         stream.up.append(hello)
-        if agent.current is None and not agent.hesitates:
+        if agent.leaves:
+            stream.up.append(Goodbye())
+        elif agent.current is None and not agent.hesitates:
             stream.up.append(Join(1, live=True))
 
     def give_up(self, agent: Agent) -> None:
@@ -212,7 +220,13 @@ class World:
         if not self.reach(agent.name, coordinator.host):
             return
         message = stream.down.pop(0)
-        if isinstance(message, Round):
+        if agent.leaves:
+            if isinstance(message, Round | Electorate):
+                known = electorate_of(message) if isinstance(message, Round) else message
+                self._take(agent, known)
+            elif isinstance(message, Dismissed):
+                self.kill(agent)
+        elif isinstance(message, Round):
             agent.current = message
             self._take(agent, electorate_of(message))
             stream.up.append(Linked(message.round, (1,), recovers=True))
@@ -234,7 +248,7 @@ class World:
     def stand(self, agent: Agent) -> None:
         """It asks for votes; whether it should is of no matter to safety."""
         known = agent.voter.electorate
-        if known is None:
+        if known is None or agent.leaves:
             return
         term = next_election(agent.voter.sworn, agent.name)
         agent.voter = replace(agent.voter, sworn=term, voted_for=agent.name)
@@ -250,7 +264,8 @@ class World:
         if not (voter.alive and self.reach(name, ballot.candidate)):
             return
         before = voter.voter
-        voter.voter, answer = vote(before, ballot, "" if willing else "hears its coordinator")
+        objection = "it leaves" if voter.leaves else "" if willing else "hears its coordinator"
+        voter.voter, answer = vote(before, ballot, objection)
         if voter.voter != before:
             self.give_up(voter)
             known = Electorate(ballot.electorate_term, ballot.electorate_round)
@@ -282,6 +297,15 @@ class World:
         if runs and agent.voter.sworn // TERMS_OF_A_HOST == newest // TERMS_OF_A_HOST:
             self.host(agent.name, newest + 1, None)
             agent.hesitates |= agent.asked and agent.voter.electorate is None
+
+    def leave(self, agent: Agent) -> None:
+        """It ends in order, whoever hears of it; not where it hosts the coordinator."""
+        hosts = any(one.alive and one.host == agent.name for one in self.coordinators)
+        if hosts or agent.leaves or agent.count is not None:
+            return
+        agent.leaves, agent.left, agent.current = True, agent.current, None
+        if agent.stream is not None:
+            agent.stream.up.append(Goodbye())
 
     def kill(self, agent: Agent) -> None:
         agent.alive = False
@@ -331,7 +355,7 @@ class World:
                         own.depose(other.voter.sworn)
                 self.give_up(agent)
         agent.hesitates, agent.asked = False, True
-        if agent.stream is not None and agent.current is None:
+        if agent.stream is not None and agent.current is None and not agent.leaves:
             agent.stream.up.append(Join(1, live=True))
 
     def _all(self) -> list[Agent]:
