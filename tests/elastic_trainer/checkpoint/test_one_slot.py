@@ -15,6 +15,7 @@ from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE, WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import Blob, lay_out
+from elastic_trainer.store.errors import StorageError
 from elastic_trainer.store.slot import PAYLOAD, Label, SlotError, payload_size
 from torch.utils.data import TensorDataset
 
@@ -160,6 +161,32 @@ def test_the_one_slot_of_any_node_waits_for_the_storage_of_the_node_that_stores(
         if step == 4:
             break
     assert held == ([1, 1, 1, 4] if narrow == "here" else [1, 2, 3, 4])
+
+
+def test_where_all_wait_for_storage_a_save_that_failed_is_due_when_it_is_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = torch.nn.Linear(6, 6)
+    checkpointer = Checkpointer(
+        tmp_path / "commits",
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters()),
+        data=ElasticDataset(TensorDataset(torch.ones(8, 6)), global_batch=1, epochs=9),
+        every=3,
+    )
+    for narrow, asked in ((False, [3, 4, 5]), (True, [3, 6])):
+        checkpointer._narrow, checkpointer._tried, checkpointer.saved = narrow, 0, None
+        due = []
+
+        def fail(due: list[int] = due, **_: object) -> None:
+            due.append(checkpointer.data.steps)
+            raise StorageError("full")
+
+        monkeypatch.setattr(checkpointer, "_save", fail)
+        for step in range(1, 6 + narrow):
+            monkeypatch.setattr(type(checkpointer.data), "steps", property(lambda _, at=step: at))
+            checkpointer.save_if_due()
+        assert due == asked
 
 
 def test_two_fit_where_there_is_room_and_nothing_where_there_is_none(

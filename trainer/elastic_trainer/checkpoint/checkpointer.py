@@ -174,6 +174,8 @@ class Checkpointer:
             )
         replicated = before_save is None and not self._state.sharded
         least = overlap_bytes(copier, os.environ) if overlaps and replicated else None
+        self._tried = 0
+        """The step that was to be saved last."""
         self._narrow = False
         """Some node's memory has room for one state, which is lost as the next one is saved."""
         self._overlaps, self._overlap_bytes = least is not None, least or 0
@@ -383,9 +385,11 @@ class Checkpointer:
             self._give_up(self._shards.superseded)
         if not self._due():
             return
+        self._tried = self.data.steps
+        unstored = self._await_storage()
         try:
             with self.storage.patience(HICCUP_SECONDS):
-                self._save(waits=False)
+                self._save(waits=False, unstored=unstored)
         except (SupersededError, OwnershipError) as error:
             self._give_up(error)
         except StorageError as error:
@@ -431,11 +435,12 @@ class Checkpointer:
             StorageError: it can't be brought there.
         """
         self.settle()
+        unstored = self._await_storage() if together else None
         if self._is_unsaved():
             if self._shards is not None:
                 self._shards.await_mirrors()  # what they spare may take the room
             try:
-                self._save()
+                self._save(unstored=unstored)
             except SupersededError as superseded:
                 self._give_up(superseded)
         self.settle()
@@ -501,7 +506,9 @@ class Checkpointer:
     def _due(self) -> bool:
         steps = self.data.steps
         if isinstance(self.every, int):
-            return steps - max(self._first, self.saved or 0) >= self.every
+            # Where all wait for rank 0's storage, all save at the same steps, whatever came of it.
+            last = self._tried if self._narrow else self.saved or 0
+            return steps - max(self._first, last) >= self.every
         if steps < self._next:
             return False
         due, self._next = self._group.from_rank(
@@ -546,10 +553,11 @@ class Checkpointer:
     def _captured(self) -> dict[str, Any]:
         return {**self._state.take(), "rng": self._state.generators()}
 
-    def _save(self, *, waits: bool = True) -> None:
+    def _save(self, *, waits: bool = True, unstored: str | None = None) -> None:
         """Save this step to memory, or where there is none, to storage.
 
         Args:
+            unstored: as Memory.save's.
             waits: also for a storage that was silent before and hasn't answered since. If False
                 nothing is saved there: that was waited for, and said, by the first save.
 
@@ -569,7 +577,7 @@ class Checkpointer:
             if self._memory is None and shards is not None:
                 shards.write(self._captured(), step=step, run=run, round_=round_)
                 return
-            saved = self._save_to_memory(self._await_storage())
+            saved = self._save_to_memory(unstored)
             if shards is not None:
                 shards.saved(*saved)
             elif saved == (None, None) and self._group.rank == 0 and not self._storage_has_it():
@@ -610,6 +618,7 @@ class Checkpointer:
         which rank 0's agent alone knows; return why it hasn't, None where nobody need know."""
         if not self._narrow:
             return None
+        self.settle()  # its agent knows of all
         memory = self._memory if self._group.rank == 0 else None
         return self._group.from_rank(0, memory.unstored() if memory is not None else "")
 
