@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from volcano_elastic.api.amount import Bytes
 from volcano_elastic.api.queue_policy import (
     ForOtherQueues,
     InvalidPolicy,
@@ -87,6 +88,7 @@ def test_every_field_arrives() -> None:
         ({"borrowing": {"limit": "-1"}}, "spec.borrowing.limit"),
         ({"headroom": {"amount": 1, "percent": 10}}, "spec.headroom"),
         ({"headroom": {"percent": 101}}, "spec.headroom.percent"),
+        ({"brain": {"mostMemory": "much"}}, "spec.brain.mostMemory"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_path(spec: dict[str, Any], path: str) -> None:
@@ -100,3 +102,8 @@ def test_of_two_policies_the_oldest_governs_the_queue() -> None:
     old = parse(policy("b", "2026-01-01T00:00:00Z"))
     other = QueuePolicy("other")
     assert effective([young, other, old]) == {"research": old, "other": other}
+
+
+def test_a_queue_bounds_the_memory_that_its_pods_are_given() -> None:
+    assert parse(policy()).brain.most_memory is None
+    assert parse(policy(brain={"mostMemory": "64Gi"})).brain.most_memory == Bytes.gib(64)

@@ -214,6 +214,21 @@ def test_the_jobs_annotation_says_the_most_that_its_pods_get() -> None:
     assert f"annotation {MOST_MEMORY_ANNOTATION} says 1200Mi" in w.events(done)["OutOfMemory"]
 
 
+@pytest.mark.parametrize(("annotated", "gets"), [(None, "1300Mi"), ("1200Mi", "1200Mi")])
+def test_the_queues_policy_says_the_most_that_its_pods_get(
+    annotated: str | None, gets: str
+) -> None:
+    w = world(2)
+    w.most_memory = Bytes.parse("1300Mi")
+    if annotated is not None:
+        w.job["metadata"]["annotations"] = {MOST_MEMORY_ANNOTATION: annotated}
+    w.run_out_of_memory("a-worker-1")
+    done = come_back(w)
+    assert memory(w, "a-worker-1") == (gets, gets)
+    why = "its queue's policy says 1300Mi" if annotated is None else "annotation"
+    assert why in w.events(done)["OutOfMemory"]
+
+
 def test_a_pod_that_must_never_be_restarted_is_not() -> None:
     w = world(2, restartPolicy="Never")
     w.run_out_of_memory("a-worker-1")

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from volcano_elastic.api import moment
+from volcano_elastic.api.amount import Bytes
 from volcano_elastic.api.brain_mode import BrainMode
 from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.api.role import elastic
@@ -124,6 +125,7 @@ class World:
         self.resize: Resize | None = None
         self.admission_wait = timedelta(0)
         self.lost: dict[str, str] = {}
+        self.most_memory: Bytes | None = None
         self.killed: set[str] = set()
         """Uids of pods in which the kernel killed a rank for memory."""
         """By uid, why."""
@@ -155,7 +157,8 @@ class World:
             grace=self.grace,
             lost=self.lost,
             shortages=shortages(
-                parse(copied(self.job)), self.pods.values(), self.nodes, self.now, self.killed
+                *(parse(copied(self.job)), self.pods.values(), self.nodes, self.now, self.killed),
+                self.most_memory,
             ),
             at_start=at_start.decide(
                 parse(copied(self.job)),

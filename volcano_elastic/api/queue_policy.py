@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from volcano_elastic.api import moment
+from volcano_elastic.api.amount import Bytes
 from volcano_elastic.api.brain_mode import BrainMode
 from volcano_elastic.api.field_reader import FieldReader
 from volcano_elastic.api.problem import Problem
@@ -165,6 +166,8 @@ class Nodes:
 class Brain:
     mode: BrainMode | None = None
     """The mode of jobs whose annotation says none; None: as Brain is started."""
+    most_memory: Bytes | None = None
+    """The most that a pod is given after it ran out; None: as much as a node has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +221,7 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
     young, rebalance = surplus.part("young"), reader.part("rebalance")
     borrowing, headroom = reader.part("borrowing"), reader.part("headroom")
     nodes, brain = reader.part("nodes"), reader.part("brain")
+    most_memory = brain.amount("mostMemory")
     meta = obj.get("metadata") or {}
     base = QueuePolicy(queue="")
     policy = QueuePolicy(
@@ -266,7 +270,8 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
             diverged=nodes.word("diverged", base.nodes.diverged),
         ),
         brain=Brain(
-            mode=None if brain.get("mode") is None else brain.word("mode", BrainMode.RECOMMEND)
+            mode=None if brain.get("mode") is None else brain.word("mode", BrainMode.RECOMMEND),
+            most_memory=None if most_memory is None else Bytes(most_memory // 1000),
         ),
     )
     problems = reader.problems

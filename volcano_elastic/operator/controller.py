@@ -212,6 +212,7 @@ class Controller:
             shortages=shortages(
                 *(parsed, pods, self._cluster.nodes, now),
                 frozenset() if kills is None else kills.of(parsed),
+                policy.brain.most_memory,
             ),
             at_start=at_start.decide(
                 parsed,

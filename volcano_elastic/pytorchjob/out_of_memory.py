@@ -3,8 +3,9 @@
 OOMKilled (the kubelet's word of the container that trains), or a rank that the kernel killed at the
 container's limit while the container goes on (its agent's word) ─► the pod is made anew, asking for
 max(2 x request, 1.2 x peak, estimate), and so again until its training runs. It gets no more than
-the roomiest node it could be on has, nor than the job's annotation says; from there on its
-restartPolicy decides, as it does for pods with restartPolicy Never or with no amount of memory.
+the roomiest node it could be on has, nor than the queue's policy and the job's annotation say; from
+there on its restartPolicy decides, as it does for pods with restartPolicy Never or with no amount
+of memory.
 
 peak       its limit, else its request, or what it was last measured to use, if that is more
 estimate   what pods of its role ask for by now, or Brain recommends for them
@@ -57,11 +58,13 @@ def shortages(
     nodes: Iterable[Object],
     now: datetime,
     killed: Set[str] = frozenset(),
+    most: Bytes | None = None,
 ) -> dict[str, Shortage]:
     """Return by uid which of a job's pods have run out of memory, and what each is given.
 
     Args:
         killed: uids of those in which the kernel lately killed a rank for memory.
+        most: what the queue's policy allows a pod; None: it says nothing.
     """
     found = {}
     for pod in pods:
@@ -69,7 +72,7 @@ def shortages(
         replica = job.replicas.get(role.name) if role is not None else None
         if replica is None or replica.restart_policy == "Never" or not _killed(pod, now, killed):
             continue
-        shortage = _shortage(job, pod, nodes)
+        shortage = _shortage(job, pod, nodes, most)
         if shortage is not None:
             found[pod["metadata"]["uid"]] = shortage
     return found
@@ -126,14 +129,16 @@ def _killed(pod: Object, now: datetime, killed: Set[str]) -> bool:
     return began is None or now < began + STEADY
 
 
-def _shortage(job: PyTorchJob, pod: Object, nodes: Iterable[Object]) -> Shortage | None:
+def _shortage(
+    job: PyTorchJob, pod: Object, nodes: Iterable[Object], allowed: Bytes | None
+) -> Shortage | None:
     asked = request(pod)
     if not asked:
         return None
     limit = _memory((_training(pod).get("resources") or {}).get("limits"))
     had = max(asked, limit)
     wanted = more_memory(asked, max(had, _measured(job, pod)), _estimate(job, pod))
-    most, bound = _most(job, pod, asked, nodes)
+    most, bound = _most(job, pod, asked, nodes, allowed)
     if most is None or wanted <= most:
         return Shortage(had, wanted)
     return Shortage(had, most if most > had else None, bound)
@@ -160,14 +165,20 @@ def _estimate(job: PyTorchJob, pod: Object) -> Bytes:
 
 
 def _most(
-    job: PyTorchJob, pod: Object, asked: Bytes, nodes: Iterable[Object]
+    job: PyTorchJob,
+    pod: Object,
+    asked: Bytes,
+    nodes: Iterable[Object],
+    allowed: Bytes | None,
 ) -> tuple[Bytes | None, str]:
     """Return how much its training container may ask for, and by what; None: nobody knows."""
     found, bound = _roomiest(pod, asked, nodes)
     if (text := job.annotations.get(MOST_MEMORY_ANNOTATION)) is not None:
         most = Bytes.parse(text)
         if found is None or most < found:
-            return most, f"annotation {MOST_MEMORY_ANNOTATION} says {text}"
+            found, bound = most, f"annotation {MOST_MEMORY_ANNOTATION} says {text}"
+    if allowed is not None and (found is None or allowed < found):
+        found, bound = allowed, f"its queue's policy says {allowed} (brain.mostMemory)"
     return found, bound
 
 
