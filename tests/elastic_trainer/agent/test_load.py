@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 from elastic_trainer.agent import gpus, load
 from elastic_trainer.agent.control_group import (
     NotMeasuredError,
@@ -260,3 +261,11 @@ def test_kills_for_memory_are_counted_in_ones_own_group(tmp_path: Path) -> None:
     (second / "cgroup.controllers").write_text("cpu memory\n")
     (second / "memory.events").write_text("low 0\noom 4\noom_kill 2\n")
     assert oom_kills(second, own) == 2, "mounted in the place of all"
+
+
+@pytest.mark.gpu
+def test_a_device_tells_its_memory_and_its_use() -> None:
+    held = torch.ones(2**28, dtype=torch.uint8, device="cuda")
+    found = Gpus().read()
+    assert held.numel() <= found.memory <= found.memory_total
+    assert found.percent is None or 0 <= found.percent <= 100

@@ -1,5 +1,8 @@
 """Reads what the GPUs that this container sees are used for, from NVIDIA's management library
-(libnvidia-ml), which the driver brings. No CUDA context is made."""
+(libnvidia-ml), which the driver brings. No CUDA context is made.
+
+Never run on a device yet; `make test-gpu` does.
+"""
 
 from __future__ import annotations
 
