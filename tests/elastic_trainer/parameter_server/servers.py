@@ -26,7 +26,7 @@ SCRIPT = """
 import os, signal, sys
 from elastic_trainer.parameter_server import placement
 placement.LEASE_SECONDS, placement.LOST_SECONDS = map(float, sys.argv[2:4])
-from elastic_trainer.parameter_server import service
+from elastic_trainer.parameter_server import writer
 from elastic_trainer.parameter_server.__main__ import main
 from elastic_trainer.parameter_server.director import Director
 
@@ -34,7 +34,7 @@ def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 if sys.argv[1] == "while it writes its rows":
-    service.write_file = die
+    writer.write_file = die
 elif sys.argv[1] == "once it noted that others count":
     supersede = Director.supersede
     Director.supersede = lambda self: supersede(self) and die()

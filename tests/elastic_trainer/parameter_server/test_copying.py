@@ -15,9 +15,9 @@ from elastic_trainer.parameter_server import copy_log, copying
 from elastic_trainer.parameter_server.copies import MemoryCopy, Moment, Rows
 from elastic_trainer.parameter_server.copy_log import CopyLog
 from elastic_trainer.parameter_server.copying import Copier, Served
-from elastic_trainer.parameter_server.director import copy_message
 from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
 from elastic_trainer.parameter_server.placement import Server, next_adoption, outdated
+from elastic_trainer.parameter_server.reports import copy_message
 from elastic_trainer.parameter_server.service import Service
 from elastic_trainer.parameter_server.wire import pack, pack_entries, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
@@ -181,15 +181,15 @@ async def test_copy_has_what_its_server_gave_away_until_it_is_outdated() -> None
     for _ in range(3):
         run.push()
         await run.copier.copy()
-    copy = run.keeper._copies._whole[run.source.life]
+    copy = run.keeper._backups.copies._whole[run.source.life]
     assert copy.held.all()
     found = rows(copy.holder())
     assert {one: state for one, state in found.items() if where(one) in HALF} == {
         one: state for one, state in before.items() if where(one) in HALF
     }
-    run.keeper._copies.drop(run.source.life, HALF, source.turns[HALF] + 1)
+    run.keeper._backups.copies.drop(run.source.life, HALF, source.turns[HALF] + 1)
     assert copy.held.all(), "another turn's"
-    run.keeper._copies.drop(run.source.life, HALF, source.turns[HALF])
+    run.keeper._backups.copies.drop(run.source.life, HALF, source.turns[HALF])
     rest = np.setdiff1d(np.arange(BUCKETS), HALF)
     assert np.array_equal(np.flatnonzero(copy.held), rest)
     assert await run.adopted(HALF) is None
@@ -270,13 +270,13 @@ async def test_copy_at_a_new_keeper_follows_the_old_one_once_it_is_whole() -> No
     whole: list[bool] = []
 
     def told(_: str) -> None:
-        whole.append(bool(run.keeper._copies.kept() or other._copies.kept()))
+        whole.append(bool(run.keeper._backups.copies.kept() or other._backups.copies.kept()))
 
     run.copier._served = lambda: Served(run.source.holder, "e", "d:1", other.life)
     run.copier._stub = lambda address: Direct(other if address == "d:1" else run.keeper, told)
     await run.copier.copy()
     assert whole and all(whole), "there was no copy for a while"
-    assert not run.keeper._copies.kept() and len(other._copies.kept()) == 1
+    assert not run.keeper._backups.copies.kept() and len(other._backups.copies.kept()) == 1
 
 
 def where(one: int) -> int:
@@ -300,8 +300,8 @@ class Three:
         self.events: list[str] = []
         self.at, self.dies = 0, list[Service]()
         self.dead: list[Service] = []
-        self.giver._copier = self._copier_of(self.giver, self.keeper)
-        self.taker._copier = self._copier_of(self.taker, self.giver)
+        self.giver._backups.copier = self._copier_of(self.giver, self.keeper)
+        self.taker._backups.copier = self._copier_of(self.taker, self.giver)
         self.giver._owners.keeper, self.taker._owners.keeper = "b:1", "a:1"
         for one in (self.giver, self.keeper, self.taker):
             one._epoch, one._leased_until = "e", float("inf")
@@ -330,24 +330,26 @@ class Three:
         were."""
         for _ in range(10):
             self.run.push()
-        assert self.giver._copier is not None and self.taker._copier is not None
-        await self.giver._copier.copy()
+        assert self.giver._backups.copier is not None and self.taker._backups.copier is not None
+        await self.giver._backups.copier.copy()
         self.events, self.at = [], at
         self.dies = [getattr(self, one) for one in dies.split(" and ") if one]
         held = rows(self.giver.holder)
         with contextlib.suppress(DiedError):
-            await self.giver._copier.copy()
+            await self.giver._backups.copier.copy()
             stub = self._stub(self.giver, self.taker)
             await given_to(self.taker, self.giver, HALF, stub, lambda: self.taker in self.dead)
-            await self.taker._copier.copy()
-            await self.giver._copier.copy()
+            await self.taker._backups.copier.copy()
+            await self.giver._backups.copier.copy()
             await self.heed()
         return held
 
     async def heed(self) -> None:
         for one in (self.giver, self.keeper, self.taker):
             found = outdated(self._present([self.giver, self.keeper, self.taker]), one.life)
-            await one._heed(messages.Owners(outdated=[copy_message(kept) for kept in found]))
+            await one._backups.heed(
+                messages.Owners(outdated=[copy_message(kept) for kept in found])
+            )
 
     def _present(self, living: list[Service]) -> list[Server]:
         return [one._itself() for one in living]
@@ -357,7 +359,7 @@ class Three:
         living = [one for one in (self.giver, self.keeper, self.taker) if one not in self.dies]
         over = {one.life: 0.0 for one in self.dies}
         for one in living:
-            await one._heed(messages.Owners(gone=list(over)))
+            await one._backups.heed(messages.Owners(gone=list(over)))
         turn = 10
         while (found := next_adoption(self._present(living), over, {})) is not None:
             assert found.may_begin
@@ -412,7 +414,7 @@ async def test_rows_of_an_older_epoch_are_not_copied() -> None:
     run.push()
     run.keeper._epoch = "newer"
     await run.copier.copy()
-    assert run.keeper._copies.kept() == []
+    assert run.keeper._backups.copies.kept() == []
 
 
 async def test_copy_on_a_full_disk_is_none_until_there_is_room(
@@ -422,14 +424,14 @@ async def test_copy_on_a_full_disk_is_none_until_there_is_room(
     run = Run()
     run.push()
     await run.copier.copy()
-    (log,) = run.keeper._copies._whole.values()
+    (log,) = run.keeper._backups.copies._whole.values()
     assert isinstance(log, CopyLog)
     log._file.close()
     with open("/dev/full", "wb") as full:
         monkeypatch.setattr(log, "_file", full)
         run.push()
         await run.copier.copy()
-        assert run.keeper._copies.kept() == [], "it might have a part of a moment"
+        assert run.keeper._backups.copies.kept() == [], "it might have a part of a moment"
         full.close = lambda: None  # type: ignore[method-assign]
     assert await run.adopted(np.arange(BUCKETS)) is None
     run.pushes = False
@@ -472,4 +474,4 @@ async def test_damaged_copy_is_not_adopted(tmp_path: Path, monkeypatch: pytest.M
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     assert await run.adopted(np.arange(BUCKETS)) is None
-    assert run.keeper._copies.kept() == [] and not run.keeper.holder.held.any()
+    assert run.keeper._backups.copies.kept() == [] and not run.keeper.holder.held.any()

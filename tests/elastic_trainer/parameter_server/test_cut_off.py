@@ -15,7 +15,6 @@ from elastic_trainer.embeddings.row_optimizer import SGD
 from elastic_trainer.embeddings.table import Table, TableSettings
 from elastic_trainer.parameter_server import copying, moving
 from elastic_trainer.parameter_server.copying import Copier, Served
-from elastic_trainer.parameter_server.director import copy_message
 from elastic_trainer.parameter_server.holder import Gradients, Verdict
 from elastic_trainer.parameter_server.moving import Order, give
 from elastic_trainer.parameter_server.placement import (
@@ -24,6 +23,7 @@ from elastic_trainer.parameter_server.placement import (
     next_adoption,
     outdated,
 )
+from elastic_trainer.parameter_server.reports import copy_message
 from elastic_trainer.parameter_server.service import Service
 from elastic_trainer.parameter_server.wire import pack, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
@@ -67,7 +67,7 @@ class World:
         one.holder.add_table(write_settings(SETTINGS))
         one.holder.clocks.open("w", 0, 0.0)
         one._epoch, one._leased_until = "e", float("inf")
-        one._copier = Copier(
+        one._backups.copier = Copier(
             one.life,
             lambda: Served(one.holder, "e", one._owners.keeper, one._owners.keeper_life),
             lambda address: self._stub(one, address),
@@ -101,7 +101,7 @@ class World:
             assert one.holder.push("w", self.pushes, [part], 0.0) is Verdict.DONE
 
     def copy(self, place: int) -> None:
-        copier = self.servers[place]._copier
+        copier = self.servers[place]._backups.copier
         assert copier is not None
         self._begin(copier.copy())
 
@@ -151,7 +151,7 @@ class World:
                 keeper_life=keeps.life,
                 outdated=[copy_message(kept) for kept in outdated(present, one.life)],
             )
-            await one._heed(one._owners)
+            await one._backups.heed(one._owners)
         present = self.present()
         found = next_adoption(present, self.dead, self.keepers)
         if found is None or not found.may_begin or any(one.giving for one in present):
@@ -209,7 +209,7 @@ class World:
             for of in one.holder.given().values():
                 given[of] = True
             _newest(found, _counts(one.holder.tables["items"], one.holder.held | given))
-            for _, copy in one._copies._all():
+            for _, copy in one._backups.copies._all():
                 if "items" in copy.holder().tables:
                     _newest(found, _counts(copy.holder().tables["items"], copy.held))
         return found

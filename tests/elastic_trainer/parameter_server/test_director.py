@@ -32,10 +32,10 @@ class Told:
         self.file = EpochFile(str(folder))
         self.director = Director(lambda _: None, self._order, self._adopt, self.file)
 
-    async def _order(self, move: Move, turn: int) -> bool:
+    async def _order(self, move: Move, turn: int, epoch: str) -> bool:
         return False
 
-    async def _adopt(self, adoption: Adoption, turn: int) -> bool:
+    async def _adopt(self, adoption: Adoption, turn: int, epoch: str) -> bool:
         return False
 
     def goes_on(self, seconds: float, *present: Server) -> None:

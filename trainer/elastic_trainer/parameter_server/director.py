@@ -6,27 +6,23 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.owner_map import NOBODY
 from elastic_trainer.parameter_server import gazer
 from elastic_trainer.parameter_server.epoch_file import Epoch, EpochFile
 from elastic_trainer.parameter_server.gazer import Observations
-from elastic_trainer.parameter_server.load import WINDOW_SECONDS, Rates, ServerLoad
+from elastic_trainer.parameter_server.load import WINDOW_SECONDS
 from elastic_trainer.parameter_server.placement import (
-    FROZEN,
     HELD,
     LEASE_SECONDS,
     LOST_SECONDS,
     SETTLE_SECONDS,
     Adoption,
-    Buckets,
-    Kept,
     Move,
     Placement,
     Server,
@@ -44,6 +40,7 @@ from elastic_trainer.parameter_server.placement import (
     replaced,
     slow,
 )
+from elastic_trainer.parameter_server.reports import copy_message
 from elastic_trainer.parameter_server.wire import pack
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
@@ -59,8 +56,8 @@ class Director:
 
     Args:
         begin: makes the first server hold all buckets, of this epoch.
-        order: has a move made, by a turn; returns whether it was.
-        adopt: has a copy's rows held, by a turn; returns whether they are.
+        order: has a move made, by a turn, of an epoch; returns whether it was.
+        adopt: has a copy's rows held, likewise; returns whether they are.
         file: what outlives this process.
 
     Raises:
@@ -70,8 +67,8 @@ class Director:
     def __init__(
         self,
         begin: Callable[[str], None],
-        order: Callable[[Move, int], Awaitable[bool]],
-        adopt: Callable[[Adoption, int], Awaitable[bool]],
+        order: Callable[[Move, int, str], Awaitable[bool]],
+        adopt: Callable[[Adoption, int, str], Awaitable[bool]],
         file: EpochFile,
     ) -> None:
         self._file, self._noted = file, file.read()
@@ -251,7 +248,7 @@ class Director:
     async def _make(self, move: Move) -> None:
         words = f"{len(move.buckets)} buckets: {move.source.address} to {move.target.address}"
         turn = self._next_turn()
-        given = await self._order(move, turn)
+        given = await self._order(move, turn, self.epoch)
         self._moved = time.monotonic()
         if given:
             target = self._servers[move.target.life]
@@ -275,7 +272,7 @@ class Director:
         if not self._end(source):
             await asyncio.sleep(1.0)
             return
-        adopted = await self._adopt(adoption, self._next_turn())
+        adopted = await self._adopt(adoption, self._next_turn(), self.epoch)
         self._moved = time.monotonic()
         log.warning(
             "%s %s the rows of %d buckets as it %s %s, which is gone",
@@ -362,48 +359,3 @@ class Director:
 
 def _new_epoch() -> str:
     return uuid.uuid4().hex[:16]
-
-
-def observed(
-    address: str,
-    life: str,
-    held: np.ndarray,
-    frozen: np.ndarray,
-    *,
-    giving: bool = False,
-    giving_to: str = "",
-    leaving: bool = False,
-    epoch: str = "",
-    copies: Sequence[Kept],
-    load: ServerLoad | None = None,
-    rates: Rates | None = None,
-    turns: NDArray[np.int64],
-    uncopied: Buckets,
-    expects_from: Collection[str],
-) -> Server:
-    """Return what a server says of itself just now."""
-    states = held.astype(np.int8)
-    states[frozen] = FROZEN
-    return Server(
-        address,
-        life,
-        states,
-        time.monotonic(),
-        giving,
-        giving_to,
-        leaving,
-        epoch,
-        tuple(copies),
-        load,
-        rates,
-        turns.copy(),
-        uncopied,
-        frozenset(expects_from),
-    )
-
-
-def copy_message(kept: Kept) -> messages.Copy:
-    """Return it as it is told."""
-    return messages.Copy(
-        life=kept.life, buckets=pack(kept.buckets), turns=pack(kept.turns), given=kept.given
-    )

@@ -121,6 +121,16 @@ def read_saves(saves: Sequence[Sequence[tuple[str, int, str]]]) -> Holder:
     return holder
 
 
+def cut(
+    files: Sequence[tuple[str, int, str]], counts: Sequence[int]
+) -> list[Sequence[tuple[str, int, str]]]:
+    """Return so many of the files at a time. Raises ValueError where they are others in all."""
+    if sum(counts) != len(files) or any(count < 1 for count in counts):
+        raise ValueError(f"{len(files)} files: expected {list(counts)} of the saves")
+    ends = np.cumsum(counts).tolist()
+    return [files[end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+
 def _read(path: Path, size: int, digest: str) -> dict[str, Any]:
     if path.stat().st_size != size or _digest(path) != digest:
         raise ValueError(f"{path} is damaged: expected {size} bytes with digest {digest}")

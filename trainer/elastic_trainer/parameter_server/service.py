@@ -8,42 +8,33 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import grpc
 import numpy as np
 
-from elastic_trainer.embeddings.export import ExportLog
-from elastic_trainer.embeddings.hashing import BUCKETS, Ids
+from elastic_trainer.embeddings.hashing import Ids
 from elastic_trainer.metrics.exposition import Metric
 from elastic_trainer.parameter_server import gazer
-from elastic_trainer.parameter_server.copies import Copies, MemoryCopy, Moment, Rows
+from elastic_trainer.parameter_server.backups import Backups
+from elastic_trainer.parameter_server.copies import MemoryCopy
 from elastic_trainer.parameter_server.copy_log import copies_in
-from elastic_trainer.parameter_server.copying import UNCOPIED_SECONDS, Copier, Served
-from elastic_trainer.parameter_server.director import TICK_SECONDS, Director, copy_message, observed
+from elastic_trainer.parameter_server.copying import Served
+from elastic_trainer.parameter_server.director import TICK_SECONDS, Director
 from elastic_trainer.parameter_server.epoch_file import EpochFile
-from elastic_trainer.parameter_server.files import copy_tables, read_saves, write_file
-from elastic_trainer.parameter_server.holder import (
-    EVERY_BUCKET,
-    Buckets,
-    Gradients,
-    Holder,
-    Verdict,
-)
-from elastic_trainer.parameter_server.load import Meter, ServerLoad, read_load
+from elastic_trainer.parameter_server.files import cut, read_saves
+from elastic_trainer.parameter_server.holder import Buckets, Gradients, Holder, Verdict
+from elastic_trainer.parameter_server.load import Meter, ServerLoad
 from elastic_trainer.parameter_server.machine import usage
 from elastic_trainer.parameter_server.moving import Order, give
+from elastic_trainer.parameter_server.orders import Orders
 from elastic_trainer.parameter_server.page import Page
-from elastic_trainer.parameter_server.placement import LEASE_SECONDS, Adoption, Kept, Move, Server
+from elastic_trainer.parameter_server.placement import LEASE_SECONDS, Server
+from elastic_trainer.parameter_server.reports import observed, read_report, write_report
 from elastic_trainer.parameter_server.stubs import Stubs
-from elastic_trainer.parameter_server.wire import (
-    OPTIONS,
-    pack,
-    pack_floats,
-    unpack,
-    unpack_floats,
-)
+from elastic_trainer.parameter_server.wire import OPTIONS, pack, pack_floats, unpack, unpack_floats
+from elastic_trainer.parameter_server.writer import Writer
 from elastic_trainer.proto import parameter_server_pb2 as messages
 from elastic_trainer.proto.parameter_server_pb2_grpc import (
     ParameterServerServicer,
@@ -63,8 +54,6 @@ LOAD_SECONDS = 2.0
 WAIT_SECONDS = 0.5
 """How long a request is held that is put off; then the worker asks again."""
 POLL_SECONDS = 0.003
-FORGOTTEN_BUCKETS = 8
-"""Forgotten at a time, between which requests are served."""
 REQUESTS = 64
 """At a time, beyond which workers are told to come back; half of them may be put off."""
 
@@ -105,8 +94,6 @@ class Service(ParameterServerServicer):
         self._address = address
         self._epoch = ""
         self._giving_to = ""
-        self._took = np.full(BUCKETS, -np.inf)
-        """By bucket, when it came."""
         self._move: asyncio.Task[bool] | None = None
         self._news = asyncio.Event()
         """There is something that the first server is to hear at once."""
@@ -116,18 +103,20 @@ class Service(ParameterServerServicer):
         self._leased_until = 0.0
         self._put_off = 0
         self._first, self._job = first, job
-        self._make_copy = copies_in(copy_folder) if copy_folder else MemoryCopy
-        self._copies = Copies(self._make_copy)
-        self._exports: dict[str, ExportLog] = {}
-        """By folder."""
+        self._backups = Backups(
+            self.life,
+            copies_in(copy_folder) if copy_folder else MemoryCopy,
+            copy_every > 0,
+            self._served_now,
+            self._stubs.of,
+        )
+        self._writer = Writer(self.life)
         self._copy_every = copy_every
-        self._copier = Copier(self.life, self._served_now, self._stubs.of) if copy_every else None
         file = EpochFile(storage)
         if not first and not file.outlives:
             log.warning("without --storage it begins with empty tables whenever it is restarted")
-        self._director = (
-            None if first else Director(self._begin, self._order, self._have_adopted, file)
-        )
+        orders = Orders(self._stubs)
+        self._director = None if first else Director(self._begin, orders.move, orders.adopt, file)
         self.ended = asyncio.Event()
         self._leaves_after = 0.0 if first else ALL_LEAVE_SECONDS
         self._meter = Meter(time.monotonic(), usage())
@@ -211,15 +200,8 @@ class Service(ParameterServerServicer):
         held = self.holder.held & ~self.holder.frozen
         if not held.any() or time.monotonic() >= self._leased_until:
             return messages.SaveReply()
-        buckets = np.flatnonzero(held)
-        if request.export:
-            log = self._exports.setdefault(request.export, ExportLog())
-            contents = log.take(request.number, self.holder.tables, held, base=request.base)
-        else:
-            since = self.holder.saved(request.save, request.after, buckets)
-            contents = copy_tables(self.holder.tables, buckets, since)
         try:
-            saved = await asyncio.to_thread(write_file, request.place, self.life, contents)
+            saved = await self._writer.write(request, self.holder, held)
         except OSError as error:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -228,7 +210,10 @@ class Service(ParameterServerServicer):
             )
             raise
         return messages.SaveReply(
-            name=saved.name, size=saved.size, digest=saved.digest, buckets=pack(buckets)
+            name=saved.name,
+            size=saved.size,
+            digest=saved.digest,
+            buckets=pack(np.flatnonzero(held)),
         )
 
     async def Load(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -239,7 +224,7 @@ class Service(ParameterServerServicer):
             holder = Holder()
             if request.files:
                 files = [(one.path, one.size, one.digest) for one in request.files]
-                holder = read_saves(_cut(files, request.counts or [len(files)]))
+                holder = read_saves(cut(files, request.counts or [len(files)]))
         except (OSError, ValueError) as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"cannot load: {error}")
             raise
@@ -252,8 +237,8 @@ class Service(ParameterServerServicer):
                 f"cannot load: {error}; {self._address} has to write its --storage first",
             )
             raise
-        self._copies.forget(list(self._copies.sources), ())
-        self.holder, self._copies = holder, Copies(self._make_copy)
+        self._backups.begin_anew()
+        self.holder = holder
         self._begin(self._director.epoch)
         self._report_self()
         return messages.LoadReply(verdict=messages.DONE)
@@ -289,25 +274,7 @@ class Service(ParameterServerServicer):
                 f"{self._address} isn't the first server: join the one that began without --join",
             )
             raise AssertionError
-        server = Server(
-            request.address,
-            request.life,
-            np.frombuffer(request.held, dtype=np.int8),
-            time.monotonic(),
-            request.giving,
-            request.giving_to,
-            request.leaving,
-            request.epoch,
-            tuple(
-                Kept(one.life, unpack(one.buckets), unpack(one.turns), one.given)
-                for one in request.copies
-            ),
-            await _checked(context, lambda: read_load(request.load)) if request.load else None,
-            np.frombuffer(request.bucket_rows) if request.load else None,
-            unpack(request.turns),
-            unpack(request.uncopied),
-            frozenset(request.expects_from),
-        )
+        server = await _checked(context, lambda: read_report(request))
         self._director.report(server, request.version)
         return self._director.owners(request.life)
 
@@ -367,92 +334,28 @@ class Service(ParameterServerServicer):
         return messages.TakeReply(taken=taken, life=self.life)
 
     def _came(self, buckets: Buckets) -> None:
-        self._took[buckets] = time.monotonic()
+        self._backups.came(buckets)
         self._news.set()
-        if self._copier is not None:
-            self._copier.hurry()
 
     async def Keep(self, request: Any, context: Any) -> Any:  # noqa: N802
         if request.life == self.life and request.ends:
-            self._copies.forget((request.source,), ())
+            self._backups.copies.forget((request.source,), ())
             return messages.KeepReply(kept=True)
         if request.life != self.life or self._epoch not in ("", request.epoch):
             return messages.KeepReply(kept=False)
-
-        def kept() -> bool:
-            if request.first:
-                self._copies.begin(request.source, request.copy, request.epoch)
-            last = None
-            if request.last:
-                last = Moment(
-                    unpack(request.buckets),
-                    {one.worker: unpack(one.sequences) for one in request.applied},
-                    {one.table: one.step for one in request.steps},
-                    unpack(request.turns),
-                )
-            rows = [Rows(one.table, unpack(one.ids), list(one.entries)) for one in request.rows]
-            return self._copies.keep(request.source, request.copy, rows, last)
-
-        try:
-            return messages.KeepReply(kept=await _checked(context, kept))
-        except OSError as error:
-            log.warning("cannot keep a copy of %s's rows: %s", request.source, error)
-            return messages.KeepReply(kept=False)
+        kept = await _checked(context, lambda: self._backups.keep(request))
+        return messages.KeepReply(kept=kept)
 
     async def Adopt(self, request: Any, context: Any) -> Any:  # noqa: N802
         # An order that comes late may have been given to another one since.
         late = time.monotonic() >= self._leased_until
         if late or request.life != self.life or self._epoch not in ("", request.epoch):
             return messages.AdoptReply(adopted=False)
-        source, buckets = request.source, unpack(request.buckets)
-        try:
-            if request.given:
-                adopted = self.holder.hold_again(source, buckets, request.turn)
-            else:
-                adopted = self._copies.adopt(
-                    source, buckets, self.holder, request.epoch, request.turn
-                )
-        except OSError as error:
-            log.error("cannot read the copy of %s's rows: %s", source, error)
-            self._copies.forget((source,), ())
-            adopted = False
+        adopted = self._backups.adopt(request)
         if adopted:
             self._epoch = request.epoch
-            self._came(buckets)
+            self._news.set()
         return messages.AdoptReply(adopted=adopted)
-
-    async def _heed(self, owners: Any) -> None:
-        """Keep no longer what nobody needs, some of it at a time, and take nothing of the gone."""
-        self.holder.expect_nothing_from(owners.gone)
-        needless = [
-            Kept(one.life, unpack(one.buckets), unpack(one.turns), one.given)
-            for one in owners.outdated
-        ]
-        if self._copier is None:
-            needless += self._given()
-        for one in needless:
-            for begin in range(0, len(one.buckets), FORGOTTEN_BUCKETS):
-                part = slice(begin, begin + FORGOTTEN_BUCKETS)
-                if one.given:
-                    self.holder.forget(one.life, one.buckets[part], one.turns[part])
-                else:
-                    self._copies.drop(one.life, one.buckets[part], one.turns[part])
-                await asyncio.sleep(0)
-
-    def _given(self) -> list[Kept]:
-        given, turns = self.holder.given(), self.holder.turns
-        return [Kept(life, of, turns[of], given=True) for life, of in given.items()]
-
-    def _kept(self) -> list[Kept]:
-        """Return what others may go on from; without copies, nobody goes on from older rows."""
-        return self._copies.kept() + ([] if self._copier is None else self._given())
-
-    def _uncopied(self) -> Buckets:
-        if self._copier is None:
-            return EVERY_BUCKET[:0]
-        lately = time.monotonic() - self._took < UNCOPIED_SECONDS
-        found: Buckets = np.flatnonzero(lately & self._copier.uncopied())
-        return found
 
     def _served_now(self) -> Served:
         return Served(self.holder, self._epoch, self._owners.keeper, self._owners.keeper_life)
@@ -463,35 +366,6 @@ class Service(ParameterServerServicer):
         self._epoch = epoch
         self.holder.held[:] = True
         self.holder.turns[:] = time.time_ns()  # after those of an epoch before
-
-    async def _order(self, move: Move, turn: int) -> bool:
-        request = messages.GiveRequest(
-            buckets=pack(move.buckets),
-            address=move.target.address,
-            life=move.target.life,
-            turn=turn,
-            epoch=self._director.epoch if self._director is not None else "",
-        )
-        try:
-            reply = await self._stubs.of(move.source.address).Give(request)
-        except grpc.RpcError:
-            return False
-        return bool(reply.given)
-
-    async def _have_adopted(self, adoption: Adoption, turn: int) -> bool:
-        request = messages.AdoptRequest(
-            life=adoption.keeper.life,
-            source=adoption.kept.life,
-            buckets=pack(adoption.kept.buckets),
-            given=adoption.kept.given,
-            turn=turn,
-            epoch=self._director.epoch if self._director is not None else "",
-        )
-        try:
-            reply = await self._stubs.of(adoption.keeper.address).Adopt(request)
-        except grpc.RpcError:
-            return False
-        return bool(reply.adopted)
 
     def _itself(self) -> Server:
         giving = self._gives()
@@ -504,11 +378,11 @@ class Service(ParameterServerServicer):
             giving_to=self._giving_to if giving else "",
             leaving=self.leaving and time.monotonic() >= self._left + self._leaves_after,
             epoch=self._epoch,
-            copies=self._kept(),
+            copies=self._backups.kept(),
             load=self._load,
             rates=self._meter.bucket_rates if self._load is not None else None,
             turns=self.holder.turns,
-            uncopied=self._uncopied(),
+            uncopied=self._backups.uncopied(),
             expects_from=self.holder.expects_from,
         )
 
@@ -518,7 +392,7 @@ class Service(ParameterServerServicer):
 
     def _metrics(self) -> list[Metric]:
         load = self._load or ServerLoad()
-        held, copies = int(self.holder.held.sum()), len(self._copies.kept())
+        held, copies = int(self.holder.held.sum()), len(self._backups.copies.kept())
         found = gazer.metrics(self._address, load, held, copies)
         if self._director is not None:
             found += gazer.job_metrics(self._director.gazed(self._job))
@@ -533,7 +407,7 @@ class Service(ParameterServerServicer):
     async def _direct(self, director: Director) -> None:
         while True:
             self._measure()
-            await self._heed(self._owners)
+            await self._backups.heed(self._owners)
             self._report_self()  # as it is when it may end
             director.tick()
             if self.leaving and director.may_end(self.life):
@@ -549,29 +423,15 @@ class Service(ParameterServerServicer):
             said = time.monotonic()
             self._measure()
             itself = self._itself()
-            load = itself.load if said - self._load_told >= LOAD_SECONDS else None
-            report = messages.ServerReport(
-                address=itself.address,
-                life=itself.life,
-                epoch=itself.epoch,
-                version=self._owners.version,
-                held=itself.held.tobytes(),
-                giving_to=itself.giving_to,
-                giving=itself.giving,
-                leaving=itself.leaving,
-                rows=self.holder.rows,
-                copies=[copy_message(one) for one in itself.copies],
-                turns=pack(itself.turns),
-                uncopied=pack(itself.uncopied),
-                expects_from=sorted(itself.expects_from),
-                load="" if load is None else load.as_text(),
-                bucket_rows=b"" if load is None else self._meter.bucket_rates.tobytes(),
+            tells_load = itself.load is not None and said - self._load_told >= LOAD_SECONDS
+            report = write_report(
+                itself, version=self._owners.version, rows=self.holder.rows, load=tells_load
             )
             with contextlib.suppress(grpc.RpcError):
                 owners = await self._stubs.of(self._first).Report(report, timeout=1.0)
                 if self._epoch in owners.superseded:
                     self.holder, self._epoch = Holder(), ""
-                self._copies.forget((), owners.superseded)
+                self._backups.copies.forget((), owners.superseded)
                 if self.life in owners.gone:
                     raise EpochError(
                         f"{self._address} was silent for so long that another server holds its "
@@ -583,8 +443,8 @@ class Service(ParameterServerServicer):
                         "anew; start this server anew, too"
                     )
                 self._owners, self._leased_until = owners, said + LEASE_SECONDS
-                self._load_told = said if load is not None else self._load_told
-                await self._heed(owners)
+                self._load_told = said if tells_load else self._load_told
+                await self._backups.heed(owners)
                 # What it said may be out of date by now: it may have taken something.
                 if owners.released and self.leaving and not self.holder.held.any():
                     self.ended.set()
@@ -632,8 +492,8 @@ class Service(ParameterServerServicer):
         part = self._follow() if self._director is None else self._direct(self._director)
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(part), loop.create_task(self.ended.wait())]
-        if self._copier is not None:
-            tasks.append(loop.create_task(self._copier.run(self._copy_every)))
+        if self._backups.copier is not None:
+            tasks.append(loop.create_task(self._backups.copier.run(self._copy_every)))
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         await server.stop(1.0)
         if page is not None:
@@ -642,14 +502,6 @@ class Service(ParameterServerServicer):
             if one.done():
                 one.result()
             one.cancel()
-
-
-def _cut(files: Sequence[T], counts: Sequence[int]) -> list[Sequence[T]]:
-    """Return so many of the files at a time. Raises ValueError where they are others in all."""
-    if sum(counts) != len(files) or any(count < 1 for count in counts):
-        raise ValueError(f"{len(files)} files: expected {list(counts)} of the saves")
-    ends = np.cumsum(counts).tolist()
-    return [files[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
 
 async def _checked(context: Any, call: Callable[[], T]) -> T:
