@@ -221,14 +221,17 @@ def test_who_follows_another_state_is_sent_away(feeder: Feeder) -> None:
 def test_an_apply_that_fails_leaves_no_state(feeder: Feeder) -> None:
     training, other = Training(), Training()
 
+    failed = threading.Event()
+
     def fail(_: Mapping[str, Any]) -> None:
+        failed.set()
         raise ZeroDivisionError
 
     training.step(feeder)
     newcomer = Newcomer(other, feeder.port)
     newcomer.follower._replay = fail
-    train_until(training, feeder, lambda: not feeder.guests or newcomer.ready.is_set())
-    training.step(feeder)
+    train_until(training, feeder, failed.is_set)
+    train_until(training, feeder, newcomer.ready.is_set)
     feeder.sync(training.state.take, training.identity, 5)
     assert newcomer.placed() == NOTHING
 
