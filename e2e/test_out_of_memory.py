@@ -130,9 +130,13 @@ async def test_a_pod_whose_rank_the_kernel_killed_gets_more_while_its_agent_goes
         assert found["status"]["elastic"]["memory"] == {"hungry-worker-0": "4000Mi"}
         assert not found["status"]["elastic"].get("restarts"), "it cost no restart"
         events = (await client.list(EVENTS, "default"))["items"]
-        told = {e["reason"]: e["message"] for e in events}
-        assert "ran out of 2000Mi of memory, made anew with 4000Mi" in told["OutOfMemory"]
-        assert "the kernel killed it" in told["WorkersFailed"]
+
+        def said(reason: str, words: str) -> bool:
+            return any(e["reason"] == reason and words in e["message"] for e in events)
+
+        assert said("OutOfMemory", "ran out of 2000Mi of memory, made anew with 4000Mi")
+        # Another may follow, of ranks that were killed as the pod left.
+        assert said("WorkersFailed", "the kernel killed it")
         await client.delete(PYTORCHJOBS, "hungry", "default")
 
         async def gone() -> bool:
