@@ -9,6 +9,7 @@ from elastic_trainer.coordinator.agents import Trait
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.hang import ANSWER_SECONDS, judge, with_hang
 from elastic_trainer.coordinator.replacement import replace
+from elastic_trainer.coordinator.set_seconds import set_seconds
 from elastic_trainer.protocol.message import Inspect
 
 HANG_VARIABLE = "VOLCANO_ELASTIC_HANG_SECONDS"
@@ -18,16 +19,7 @@ HANG_SECONDS = 60.0
 
 def least_seconds(environment: Mapping[str, str]) -> float:
     """Return them as set, infinite for never. Raises ValueError for what is no time."""
-    text = environment.get(HANG_VARIABLE, "")
-    try:
-        seconds = float(text) if text else HANG_SECONDS
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise ValueError(
-            f"{HANG_VARIABLE}: expected seconds, or 0 for never, found {text!r}; fix or unset it"
-        )
-    return seconds or math.inf
+    return set_seconds(environment, HANG_VARIABLE, HANG_SECONDS, "never") or math.inf
 
 
 def end_if_hung(draft: Draft) -> bool:

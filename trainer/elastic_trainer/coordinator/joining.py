@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from elastic_trainer.coordinator.model import RoundRecord
+from elastic_trainer.coordinator.set_seconds import set_seconds
 
 JOIN_WAIT_VARIABLE = "VOLCANO_ELASTIC_JOIN_WAIT_SECONDS"
 JOIN_WAIT_SECONDS = 3600.0
@@ -26,17 +27,7 @@ RECENT = 5
 def join_wait_seconds(environment: Mapping[str, str]) -> float:
     """Return the longest that newcomers wait, 0: they never do. Raises ValueError for what is no
     time."""
-    text = environment.get(JOIN_WAIT_VARIABLE, "")
-    try:
-        seconds = float(text) if text else JOIN_WAIT_SECONDS
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(
-            f"{JOIN_WAIT_VARIABLE}: expected seconds, or 0 for no wait, found {text!r}; fix or "
-            "unset it"
-        )
-    return seconds
+    return set_seconds(environment, JOIN_WAIT_VARIABLE, JOIN_WAIT_SECONDS, "no wait")
 
 
 def start_up(rounds: Sequence[RoundRecord], step_seconds: float) -> float:

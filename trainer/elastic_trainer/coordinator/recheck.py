@@ -13,6 +13,7 @@ from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.model import Recheck, State
 from elastic_trainer.coordinator.replacement import replace
+from elastic_trainer.coordinator.set_seconds import set_seconds
 from elastic_trainer.protocol.message import CheckNode, Failed
 
 RECHECK_VARIABLE = "VOLCANO_ELASTIC_RECHECK_SECONDS"
@@ -22,17 +23,7 @@ RECHECK_SECONDS = 120.0
 def recheck_seconds(environment: Mapping[str, str]) -> float:
     """Return the longest that such a check may hold up a round, 0: there is none. Raises ValueError
     for what is no time."""
-    text = environment.get(RECHECK_VARIABLE, "")
-    try:
-        seconds = float(text) if text else RECHECK_SECONDS
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(
-            f"{RECHECK_VARIABLE}: expected seconds, or 0 for no check, found {text!r}; fix or "
-            "unset it"
-        )
-    return seconds
+    return set_seconds(environment, RECHECK_VARIABLE, RECHECK_SECONDS, "no check")
 
 
 def suspect(state: State, failed: Failed) -> State:

@@ -11,6 +11,7 @@ from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.model import Phase, Settings, State
 from elastic_trainer.coordinator.rebalance import FULL
 from elastic_trainer.coordinator.replacement import replace
+from elastic_trainer.coordinator.set_seconds import set_seconds
 from elastic_trainer.coordinator.straggler import Key, Straggler, Worked
 from elastic_trainer.protocol.message import AgentMessage, Progress
 
@@ -35,16 +36,7 @@ def rebalances(environment: Mapping[str, str]) -> bool:
 
 def window_seconds(environment: Mapping[str, str]) -> float:
     """Return them as set, infinite for never. Raises ValueError for what is no time."""
-    text = environment.get(STRAGGLER_VARIABLE, "")
-    try:
-        seconds = float(text) if text else Settings.straggler_seconds
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise ValueError(
-            f"{STRAGGLER_VARIABLE}: expected seconds, or 0 for never, found {text!r}; fix or unset "
-            "it"
-        )
+    seconds = set_seconds(environment, STRAGGLER_VARIABLE, Settings.straggler_seconds, "never")
     return seconds or math.inf
 
 
