@@ -76,13 +76,12 @@ def test_a_state_that_fits_once_is_kept_in_one_slot_once_storage_has_the_one_bef
     assert [found.step for found in memory._slots.sealed().values()] == [3]
 
 
-def test_the_slot_is_used_again_once_a_later_state_is_in_storage(
-    tmp_path: Path,
-) -> None:
-    agent = Agent()
+def with_slots(
+    tmp_path: Path, agent: Agent, data: ElasticDataset, *, restore: bool = True
+) -> tuple[Checkpointer, Memory]:
+    """Return a Checkpointer that saves each step, and its memory."""
     (folder := tmp_path / "slots").mkdir()
     model = torch.nn.Linear(60, 60)
-    data = ElasticDataset(TensorDataset(torch.ones(8, 60)), global_batch=1, epochs=9)
     checkpointer = Checkpointer(
         tmp_path / "commits",
         model=model,
@@ -91,9 +90,19 @@ def test_the_slot_is_used_again_once_a_later_state_is_in_storage(
         memory=Memory(folder, agent),
         link=agent,
         every=1,
+        restore=restore,
     )
     memory = checkpointer._memory
     assert memory is not None
+    return checkpointer, memory
+
+
+def test_the_slot_is_used_again_once_a_later_state_is_in_storage(
+    tmp_path: Path,
+) -> None:
+    agent = Agent()
+    data = ElasticDataset(TensorDataset(torch.ones(8, 60)), global_batch=1, epochs=9)
+    checkpointer, memory = with_slots(tmp_path, agent, data)
     memory._slots.turns = 1
     held = []
     for step, _ in enumerate(data, 1):
@@ -135,22 +144,10 @@ def test_the_one_slot_of_any_node_waits_for_the_storage_of_the_node_that_stores(
 ) -> None:
     monkeypatch.setattr(Others, "narrow", narrow == "elsewhere")
     monkeypatch.setenv(SOCKET_VARIABLE, str(tmp_path))  # an agent of its own
-    (folder := tmp_path / "slots").mkdir()
-    agent, model = Linked(), torch.nn.Linear(60, 60)
+    agent = Linked()
     samples = TensorDataset(torch.ones(8, 60))
     data = ElasticDataset(samples, global_batch=2, epochs=9, group=Others(1, 2))
-    checkpointer = Checkpointer(
-        tmp_path / "commits",
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters()),
-        data=data,
-        memory=Memory(folder, agent),
-        link=agent,
-        every=1,
-        restore=False,
-    )
-    memory = checkpointer._memory
-    assert memory is not None
+    checkpointer, memory = with_slots(tmp_path, agent, data, restore=False)
     memory._slots.turns = 1 if narrow == "here" else 2
     held = []
     for step, _ in enumerate(data, 1):
