@@ -155,7 +155,7 @@ class Harness:
         self._end()
 
     def _see_leavers_out(self) -> None:
-        """Who was told to leave isn't among those that are to succeed."""
+        """Wait until those that were told to leave have: they aren't to succeed."""
         end = time.monotonic() + WHOLE_SECONDS
         while leaving := self.job.agents.keys() - self.faults.wanted:
             assert time.monotonic() < end, f"told to leave, and still there: {sorted(leaving)}"

@@ -135,7 +135,7 @@ async def measuring(
 async def measured(
     respond: Callable[[web.Request], Any],
 ) -> tuple[list[Object], SnapshotBuilder]:
-    """What is written of one job after it was asked once."""
+    """Ask one job's coordinator once; return what is written of the job."""
     asked = asyncio.Event()
 
     async def responding(request: web.Request) -> Any:

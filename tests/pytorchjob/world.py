@@ -343,7 +343,7 @@ class World:
         found["lastState"] = {"terminated": ended}
 
     def lose_a_rank_for_memory(self, name: str) -> None:
-        """As its agent tells the coordinator, and that the operator; the container goes on."""
+        """Have the kernel kill one rank, as agent and coordinator tell; the container goes on."""
         self.killed.add(self.pods[name]["metadata"]["uid"])
 
     def leaving(self, name: str, *, evicted: bool = False) -> None:

@@ -58,7 +58,7 @@ class World:
         self.keepers: dict[str, str] = {}
         self.tasks: list[asyncio.Task[Any]] = []
         self.floor: Counts = {}
-        """What was left of each row when a server was killed last."""
+        """Pushes left of each row when a server was killed last."""
         self.servers[0].holder.held[:] = True
         self.servers[0].holder.turns[:] = 1
 

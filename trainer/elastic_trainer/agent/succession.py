@@ -405,7 +405,7 @@ class Succession:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether others may wait for this agent until they know that it has ended."""
+        """Return whether others may wait for this agent until they know that it has ended."""
         hosts = self._hosted is not None or self.hosts_by_right
         return not hosts and not self._follower.has_no_vote
 

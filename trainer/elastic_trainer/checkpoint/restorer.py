@@ -49,7 +49,7 @@ EARLY_SECONDS = 5.0
 """For so long at most a storage that fails is tried again before live peers are looked for, and
 before a contested round goes on without its answer."""
 SPLIT_BYTES = 1 << 25
-"""Of a larger commit in storage each node reads a part."""
+"""Bytes from which on each node reads a part of a commit in storage."""
 
 log = logging.getLogger(__name__)
 

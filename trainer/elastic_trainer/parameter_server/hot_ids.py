@@ -19,7 +19,7 @@ class HotIds:
         self._table, self._steps, self._most = table, steps, most
         self._seen: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self.ids: Ids = np.empty(0, dtype=np.int64)
-        """Of the buckets that were looked into so far, ascending."""
+        """Hot ids of the buckets that were looked into so far, ascending."""
 
     def look_into(self, buckets: NDArray[np.int64]) -> None:
         """Have these buckets' hot ids, too, in place of others that are seen less often."""

@@ -63,7 +63,7 @@ class KnownServers:
         self.owner_of: NDArray[np.int64] = np.full(BUCKETS, NOBODY, dtype=np.int64)
         """By bucket, the place of its holder's address."""
         self.exact = False
-        """Whether a lost server's rows may not go on from a copy."""
+        """True: a lost server's rows may not go on from a copy."""
         self.why = "nobody was asked yet"
         """Why something couldn't be done at once."""
         self.metadata = ((HEADER, token),) if token else ()
