@@ -13,7 +13,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from volcano_elastic.operator import resize_trace, round_report
-from volcano_elastic.operator.resize_trace import Outcome, Resizing, Span, complete, saw, told
+from volcano_elastic.operator.resize_trace import (
+    Outcome,
+    Resizing,
+    Span,
+    complete,
+    ended,
+    saw,
+    told,
+)
 from volcano_elastic.operator.round_report import ToldRound
 from volcano_elastic.operator.trace_exporter import TraceExporter
 
@@ -128,6 +136,64 @@ def test_of_a_job_not_heard_of_before_only_the_newest_round_counts() -> None:
     found = told(found, rounds(ended, running))
     assert not complete(found)
     assert complete(told(found, rounds(ended, running, entry(3, 2, 1, first_step_time=2))))
+
+
+def told_together(*resizings: Resizing, of: tuple[ToldRound, ...]) -> list[tuple[str, Outcome]]:
+    over, _ = ended([told(one, of) for one in resizings])
+    return [(f"{one.old} to {one.new}", outcome) for one, outcome in over]
+
+
+def test_one_that_was_overtaken_before_it_was_told_of_is_complete() -> None:
+    shrunk = resizing(3, 2, overtaken=at(3.1))
+    grown = resizing(2, 3, decided=at(3.1), written=at(3.2))
+    short = (
+        entry(1, 3, -60, first_step_time=-59, end_time=0.5),
+        entry(2, 2, 0.6, first_step_time=0.9, end_time=3.5),
+    )
+    assert told_together(shrunk, grown, of=rounds(*short)) == [("3 to 2", Outcome.COMPLETE)]
+    last = entry(3, 3, 3.6, first_step_time=3.9)
+    assert told_together(shrunk, grown, of=rounds(*short, last)) == [
+        ("3 to 2", Outcome.COMPLETE),
+        ("2 to 3", Outcome.COMPLETE),
+    ]
+
+
+def test_a_round_of_a_later_decision_is_not_that_of_one_that_was_overtaken() -> None:
+    first = resizing(1, 3, overtaken=at(3))
+    second = resizing(3, 2, decided=at(3), overtaken=at(5))
+    third = resizing(2, 3, decided=at(5))
+    of = rounds(
+        entry(1, 1, -60, first_step_time=-59, end_time=6.5),
+        entry(2, 3, 6.6, first_step_time=7),
+    )
+    assert told_together(first, second, third, of=of) == [
+        ("1 to 3", Outcome.OVERTAKEN),
+        ("3 to 2", Outcome.OVERTAKEN),
+        ("2 to 3", Outcome.COMPLETE),
+    ]
+
+
+def test_one_round_ends_one_resize() -> None:
+    first = resizing(1, 3, overtaken=at(3))
+    second = resizing(3, 1, decided=at(3), overtaken=at(5))
+    third = resizing(1, 3, decided=at(5))
+    of = rounds(
+        entry(1, 1, -60, first_step_time=-59, end_time=0.5),
+        entry(2, 3, 0.6, first_step_time=0.9, end_time=3.5),
+        entry(3, 1, 3.6, first_step_time=3.9),
+    )
+    assert told_together(first, second, third, of=of) == [
+        ("1 to 3", Outcome.COMPLETE),
+        ("3 to 1", Outcome.COMPLETE),
+    ]
+
+
+@pytest.mark.parametrize("nothing_more", [{"written": None}, {"has_rounds": False}])
+def test_one_of_which_nothing_more_will_be_told_ends_when_it_is_overtaken(
+    nothing_more: Object,
+) -> None:
+    one = resizing(overtaken=at(3), **nothing_more)
+    assert told_together(one, resizing(2, 3), of=()) == [("1 to 2", Outcome.OVERTAKEN)]
 
 
 def test_without_rounds_the_pods_are_the_end() -> None:

@@ -3,7 +3,8 @@
 decided ─► written ─► pods come and leave ─► a round of the new size ─► its first step: complete
         ─► overtaken by another decision, the job's end, or LIMIT: what is known is told
 
-Pods are told by when the operator sees them, rounds by the clock of the job's coordinator.
+Pods are told by when the operator sees them, rounds by the clock of the job's coordinator. Rounds
+are told of some seconds later, so one that was overtaken waits for what is told of its own rounds.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Resizing:
     """Names of the pods that the plan has leave."""
     fixed: int = 0
     """Agents of each round that the job's size doesn't count."""
+    overtaken: datetime | None = None
+    """When another decision followed; rounds made after that are not this one's."""
     written: datetime | None = None
     pods: Mapping[str, SeenPod] = field(default_factory=dict)
     """By uid, those that came or left since."""
@@ -90,6 +93,8 @@ def saw(resizing: Resizing, old: Object | None, new: Object | None, now: datetim
     uid, name = obj["metadata"]["uid"], obj["metadata"]["name"]
     pod = resizing.pods.get(uid)
     if pod is None:
+        if resizing.overtaken is not None:
+            return resizing  # it comes or leaves for another decision
         if old is not None and not obj["metadata"].get("deletionTimestamp") and new is not None:
             return resizing  # it was there before, and stays
         pod = SeenPod(name, came=now if old is None else None)
@@ -123,6 +128,39 @@ def told(resizing: Resizing, rounds: Sequence[ToldRound]) -> Resizing:
     return replace(resizing, rounds=since) if since else resizing
 
 
+def overtake(resizing: Resizing, when: datetime | None) -> Resizing:
+    """Return the resize that another decision followed; None: that one was not carried out."""
+    return replace(resizing, overtaken=when)
+
+
+def ended(
+    resizings: Sequence[Resizing],
+) -> tuple[list[tuple[Resizing, Outcome]], list[Resizing]]:
+    """Return which resizes of one job have ended and how, and which are still under way.
+
+    Args:
+        resizings: in the order of their decisions; all but the last were overtaken, and end with it
+            at the latest, since whoever tells of its first step has told of theirs.
+    """
+    over: list[tuple[Resizing, Outcome]] = []
+    under_way: list[Resizing] = []
+    newest = -1
+    for one in resizings:
+        known = one
+        if newest >= (-1 if one.round_before is None else one.round_before):
+            known = replace(one, round_before=newest)  # that round was an earlier resize's
+        if complete(known):
+            over += [(before, Outcome.OVERTAKEN) for before in under_way]
+            over.append((known, Outcome.COMPLETE))
+            under_way = []
+            newest = last.number if (last := _last(known)) is not None else newest
+        elif known.overtaken is not None and (known.written is None or not known.has_rounds):
+            over.append((known, Outcome.OVERTAKEN))  # nothing more will be told of it
+        else:
+            under_way.append(known)
+    return over, under_way
+
+
 def complete(resizing: Resizing) -> bool:
     """Return whether training goes on at the new size; without rounds, whether the pods are so."""
     if resizing.written is None:
@@ -135,10 +173,11 @@ def complete(resizing: Resizing) -> bool:
 
 
 def _since(resizing: Resizing) -> tuple[ToldRound, ...]:
-    before = resizing.round_before
-    if before is None:
-        return resizing.rounds[-1:]
-    return tuple(one for one in resizing.rounds if one.number > before)
+    before, until = resizing.round_before, resizing.overtaken
+    since = resizing.rounds[-1:]
+    if before is not None:
+        since = tuple(one for one in resizing.rounds if one.number > before)
+    return tuple(one for one in since if until is None or one.made <= until)
 
 
 def _last(resizing: Resizing) -> ToldRound | None:
@@ -155,6 +194,8 @@ def _last(resizing: Resizing) -> ToldRound | None:
 
 def trace(resizing: Resizing, outcome: Outcome, now: datetime) -> Span:
     """Return the resize as its outermost span, which begins with the plan that decided it."""
+    if outcome is Outcome.OVERTAKEN:
+        now = resizing.overtaken or now
     parts = tuple(sorted(_parts(resizing, now), key=lambda part: part.start))
     last = _last(resizing)
     seen = [resizing.decided, *(part.end for part in parts)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from volcano_elastic.api import condition
@@ -18,7 +18,7 @@ from volcano_elastic.queue_policy.decision import Decision
 
 
 class Tracing:
-    """Holds the resizes of PyTorchJobs that are under way, one a job.
+    """Holds the resizes of PyTorchJobs that are under way.
 
     In memory only: those that are under way when the operator ends have no trace.
 
@@ -34,8 +34,8 @@ class Tracing:
         export: Callable[[Span], None],
     ) -> None:
         self._builder, self._clock, self._export = builder, clock, export
-        self._under_way: dict[str, Resizing] = {}
-        """By job's key."""
+        self._under_way: dict[str, list[Resizing]] = {}
+        """By job's key, in the order of their decisions: all but the last were overtaken."""
         self._newest_round: dict[str, tuple[str, int]] = {}
         """By job's key, its uid and the number of the newest round that was told of."""
         cluster.pods.on_change(self._note_pod)
@@ -51,10 +51,13 @@ class Tracing:
         job, view = self._builder.parsed_job(decision.job), self._builder.job(decision.job)
         if job is None or view is None:
             return
-        self._end(decision.job, Outcome.OVERTAKEN)
+        now = self._clock()
+        before = self._under_way.pop(decision.job, [])
+        if before:
+            before[-1] = resize_trace.overtake(before[-1], now)
         uid, newest = self._newest_round.get(decision.job, ("", 0))
         leavers = (key.rpartition("/")[2] for key in (*decision.remove, *decision.move))
-        self._under_way[decision.job] = Resizing(
+        resizing = Resizing(
             job=decision.job,
             queue=view.queue,
             old=decision.old,
@@ -62,42 +65,46 @@ class Tracing:
             reason=str(decision.reason),
             message=decision.message,
             plan_began=plan_began,
-            decided=self._clock(),
+            decided=now,
             has_rounds=rendezvous.hosted(job),
             round_before=newest if uid == job.uid else None,
             leavers=frozenset(leavers),
             fixed=job.fixed_nodes,
         )
+        self._put(decision.job, [*before, resizing])
 
     def carried_out(self, key: str, *, done: bool) -> None:
         """Note whether the job has the size that was decided."""
-        resizing = self._under_way.get(key)
-        if resizing is None:
+        if (resizings := self._under_way.get(key)) is None:
             return
+        *before, resizing = resizings
         if not done:
-            del self._under_way[key]
+            if before:
+                before[-1] = resize_trace.overtake(before[-1], None)
+            self._put(key, before)
         elif resizing.written is None:
-            self._put(key, resize_trace.wrote(resizing, self._clock()))
+            self._put(key, [*before, resize_trace.wrote(resizing, self._clock())])
 
     def heard(self, job: PyTorchJob, report: Report) -> None:
         """Note what a job's coordinator tells of its rounds."""
         if not report.rounds:
             return
         self._newest_round[job.key] = (job.uid, report.rounds[-1].number)
-        if (resizing := self._under_way.get(job.key)) is not None:
-            self._put(job.key, resize_trace.told(resizing, report.rounds))
+        resizings = self._under_way.get(job.key, ())
+        self._put(job.key, [resize_trace.told(one, report.rounds) for one in resizings])
 
     def end_overdue(self) -> None:
         """Hand on what is known of resizes that take longer than LIMIT."""
         now = self._clock()
-        late = [key for key, found in self._under_way.items() if now - found.decided > LIMIT]
+        late = [key for key, found in self._under_way.items() if now - found[-1].decided > LIMIT]
         for key in late:
             self._end(key, Outcome.UNFINISHED)
 
     def _note_pod(self, old: Object | None, new: Object | None) -> None:
         key = job_key(new or old or {}) if self._under_way else ""
-        if (resizing := self._under_way.get(key)) is not None:
-            self._put(key, resize_trace.saw(resizing, old, new, self._clock()))
+        if (resizings := self._under_way.get(key)) is not None:
+            now = self._clock()
+            self._put(key, [resize_trace.saw(one, old, new, now) for one in resizings])
 
     def _note_job(self, old: Object | None, new: Object | None) -> None:
         key = key_of(new or old or {})
@@ -106,18 +113,24 @@ class Tracing:
             self._newest_round.pop(key, None)
             self._end(key, Outcome.JOB_OVER)
             return
-        resizing = self._under_way.get(key)
-        if resizing is None or resizing.written is not None or resizing.old == resizing.new:
+        if (resizings := self._under_way.get(key)) is None:
+            return
+        *before, resizing = resizings
+        if resizing.written is not None or resizing.old == resizing.new:
             return
         if (status.get("elastic") or {}).get("desired") == resizing.new:
-            self._put(key, resize_trace.wrote(resizing, self._clock()))
+            self._put(key, [*before, resize_trace.wrote(resizing, self._clock())])
 
-    def _put(self, key: str, resizing: Resizing) -> None:
-        self._under_way[key] = resizing
-        if resize_trace.complete(resizing):
-            self._end(key, Outcome.COMPLETE)
+    def _put(self, key: str, resizings: Sequence[Resizing]) -> None:
+        over, under_way = resize_trace.ended(resizings)
+        if under_way:
+            self._under_way[key] = under_way
+        else:
+            self._under_way.pop(key, None)
+        for resizing, outcome in over:
+            self._export(resize_trace.trace(resizing, outcome, self._clock()))
 
     def _end(self, key: str, outcome: Outcome) -> None:
-        resizing = self._under_way.pop(key, None)
-        if resizing is not None:
-            self._export(resize_trace.trace(resizing, outcome, self._clock()))
+        for resizing in self._under_way.pop(key, ()):
+            how = outcome if resizing.overtaken is None else Outcome.OVERTAKEN
+            self._export(resize_trace.trace(resizing, how, self._clock()))
