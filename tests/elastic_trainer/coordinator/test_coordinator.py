@@ -20,6 +20,7 @@ from elastic_trainer.protocol.message import (
     FenceStop,
     Finished,
     Heartbeat,
+    Hello,
     Join,
     Leave,
     Linked,
@@ -232,6 +233,18 @@ def test_below_the_minimum_the_rest_wait_for_a_replacement() -> None:
     job.join(1)
     job.pass_time(0.4)
     assert job.members() == ["a0", "a1"]
+
+
+def test_the_reason_names_the_node_of_a_lost_worker_that_told_it() -> None:
+    job = Job(min_nodes=1, max_nodes=3)
+    job.say("a2", Hello(agent="a2", pod_index=2, address="10.0.0.2", node="gpu-7"), Join(5002))
+    job.running(0, 1)
+    job.feed(Lost("a2"))
+    assert job.last("a0", RoundOver).reason == "worker 2 on gpu-7 lost (its connection ended)"
+    job.join(0, 1)
+    job.pass_time(0.5)
+    job.feed(Lost("a1"))
+    assert job.last("a0", RoundOver).reason == "worker 1 lost (its connection ended)"
 
 
 def test_spares_that_make_no_whole_node_unit_disturb_nobody() -> None:

@@ -149,7 +149,9 @@ def _lose(draft: Draft, name: str, why: str) -> None:
     if agent.leaving:  # it takes part in no election
         _count_out(draft, name)
     if agent.attached and name not in draft.state.succeeded:
-        draft.end_round(f"worker {agent.pod_index} lost ({why})", failed=name)
+        worker = f"worker {agent.pod_index}"
+        place = "" if agent.node == worker else f" on {agent.node}"  # as if it named none
+        draft.end_round(f"{worker}{place} lost ({why})", failed=name)
 
 
 def _receive(draft: Draft, event: Received) -> None:
