@@ -210,8 +210,9 @@ def _report(
     timeline = recorder.timeline
     start, end = _span(recorder)
     table = Table(title="What the run measured")
-    for heading in ("", "job a", "job b"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    table.add_column()
+    for job in (A, B):
+        table.add_column(f"job {job.name}, {job.min} to {job.max} GPUs", justify="right")
 
     def row(name: str, value: Callable[[DemoJob], str]) -> None:
         table.add_row(name, value(A), value(B))
@@ -227,7 +228,7 @@ def _report(
     )
     row("sizes", sizes)
     row(
-        "scaling actions",
+        "changes of size",
         lambda j: str(sum(change.job == j.name for change in timeline.changes)),
     )
     row("took", lambda j: f"{timeline.finished[j.name][0] - timeline.submitted[j.name]:.1f} s")
@@ -239,14 +240,14 @@ def _report(
 
     row("samples seen exactly once", seen)
     row("  lost / repeated", lambda j: f"{results[j.name].lost} / {results[j.name].repeated}")
-    row("  rolled back and done again", lambda j: f"{results[j.name].undone:,}")
+    row("  of steps lost and done again", lambda j: f"{results[j.name].undone:,}")
     row("test accuracy", lambda j: f"{results[j.name].accuracy:.2%}")
     row("  on one fixed worker", lambda j: f"{alone[j.name]:.2%}")
     table.add_section()
     utilisation = timeline.utilisation(GPUS, start, end)
-    table.add_row("GPU utilisation", f"{utilisation:.1%}", "")
-    table.add_row("recovery: a step again", "", f"{recovery.survivors:.2f} s")
-    table.add_row("recovery: all workers", "", f"{recovery.whole:.2f} s")
+    table.add_row("GPU utilisation, both jobs", f"{utilisation:.1%}", "")
+    table.add_row("from SIGKILL to b's next step", "", f"{recovery.survivors:.2f} s")
+    table.add_row("from SIGKILL to all its workers", "", f"{recovery.whole:.2f} s")
     console.print(table)
     picture = out / "gpus.png"
     draw(timeline, gpus=GPUS, end=end, path=picture)
