@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from e2e.stage import Stage, running
+from e2e.stage import PATIENCE, Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from embedded_cluster.kubelet.fake import LEAVE_SECONDS
 from volcano_elastic.kube.client import AlreadyExists, Client
@@ -194,7 +194,7 @@ class QueueWorld:
         self,
         holds: Callable[[], object] | Callable[[], Awaitable[object]],
         what: str,
-        seconds: float = 30,
+        seconds: float = PATIENCE,
     ) -> None:
         deadline = self.now() + seconds
         while True:
@@ -206,7 +206,7 @@ class QueueWorld:
                 pytest.fail(f"{what}: not within {seconds} s\n{lives}\n{self.stage.story()}")
             await asyncio.sleep(0.03)
 
-    async def size(self, job: str, size: int, seconds: float = 30) -> None:
+    async def size(self, job: str, size: int, seconds: float = PATIENCE) -> None:
         await self.until(
             lambda: len(self.there(job)) == size, f"{job} runs with {size} workers", seconds
         )

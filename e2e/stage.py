@@ -86,7 +86,7 @@ class Stage:
             await asyncio.sleep(0.05)
 
     async def until_asked(
-        self, holds: Callable[[], Awaitable[object]], what: str, seconds: float = 90
+        self, holds: Callable[[], Awaitable[object]], what: str, seconds: float = PATIENCE
     ) -> None:
         """Like `until`, for what the API server has to be asked."""
         deadline = self.recorder.now() + seconds
@@ -104,10 +104,14 @@ class Stage:
             seconds,
         )
 
+    def hurry(self, job: DemoJob) -> None:
+        """Have the job come to its end soon: its steps are no longer stretched."""
+        (job.folder(self.out) / "hurry").touch()
+
     async def judge_finished(self, job: DemoJob, seconds: float = PATIENCE) -> TrainingResult:
         """Wait for the job's end, which comes soon now, and check that it trained on each sample
         once."""
-        (job.folder(self.out) / "hurry").touch()
+        self.hurry(job)
         await self.until(lambda: self.finished(job), f"{job.name} finishes", seconds)
         assert self.finished(job) == "Succeeded", self.story()
         result = await judge(job, self.out)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.conftest import Promised
 from e2e.node_faults import FaultyCluster, submitted
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
@@ -16,12 +17,11 @@ from volcano_elastic.demo.training import DemoJob
 from volcano_elastic.kube.resource import EVENTS, NODES, PODS
 
 pytestmark = pytest.mark.e2e
-TAKEOVER_SECONDS = 2.0
-"""Of silence, in which another host is elected."""
-BACK_SECONDS = 15.0
-"""From a pod's loss, as node and coordinator tell, to the next step of all, where there is room."""
-MARGIN = 2.0
-"""The machine may be slower by so much than when its speed was measured."""
+TAKEOVER_SECONDS = 4.0
+"""Twice those of silence, in which another host is elected."""
+BACK_SECONDS = 30.0
+"""Twice those from a pod's loss, as node and coordinator tell, to the next step of all, where there
+is room."""
 _WATCHED = ("--node-monitor-grace-period", "4")
 _IMPATIENT = (*_WATCHED, "--restart-back-off", "1")
 
@@ -50,7 +50,7 @@ async def _set(stage: Stage, node: str, fault: str | None) -> None:
 
 
 async def test_pods_of_dead_nodes_are_made_anew_where_there_is_room(
-    three_nodes: Stage, slowness: float
+    three_nodes: Stage, promised: Promised
 ) -> None:
     stage = three_nodes
     job = DemoJob("job", min=2, max=2, epochs=36, step_seconds=0.1)
@@ -58,12 +58,12 @@ async def test_pods_of_dead_nodes_are_made_anew_where_there_is_room(
     await stage.until(lambda: stage.world(job) == 2, "job trains")
     for index in (1, 0):
         await stage.steps_on(job)
-        node = await made_anew(stage, job, index, slowness)
+        node = await made_anew(stage, job, index, promised)
         await _set(stage, node, None)
     await stage.judge_finished(job)
 
 
-async def made_anew(stage: Stage, job: DemoJob, index: int, slowness: float) -> str:
+async def made_anew(stage: Stage, job: DemoJob, index: int, promised: Promised) -> str:
     """Let the node of this pod die, which is made anew elsewhere, alone; return the node."""
     client = stage.recorder.jobs.client
     pods = {i: await client.get(PODS, f"job-worker-{i}", "default") for i in (0, 1)}
@@ -83,7 +83,7 @@ async def made_anew(stage: Stage, job: DemoJob, index: int, slowness: float) -> 
     await stage.until(lambda: stage.worlds(job)[-1:] == [2] and stage.world(job) == 2, "both train")
     await stage.steps_on(job)
     print(f"both train after {stage.recorder.now() - died:.1f} s")
-    assert stage.recorder.now() - anew_at < BACK_SECONDS * MARGIN * slowness
+    promised("all train, once it is made anew", stage.recorder.now() - anew_at, BACK_SECONDS)
     other = await client.get(PODS, f"job-worker-{1 - index}", "default")
     assert other["metadata"]["uid"] == pods[1 - index]["metadata"]["uid"], "a healthy pod stays"
     anew = await client.get(PODS, f"job-worker-{index}", "default")
@@ -94,7 +94,7 @@ async def made_anew(stage: Stage, job: DemoJob, index: int, slowness: float) -> 
 
 
 async def test_survivors_elect_another_host_before_worker_0_is_back(
-    three_nodes: Stage, slowness: float
+    three_nodes: Stage, promised: Promised
 ) -> None:
     stage, job = three_nodes, DemoJob("job", min=1, max=3, epochs=30, step_seconds=0.1)
     async with submitted(stage, job) as it:
@@ -112,8 +112,7 @@ async def test_survivors_elect_another_host_before_worker_0_is_back(
         await stage.steps_on(job)
         rounds = {one["round"]: one for one in stage.training(job)["rounds"]}
         seconds = rounds[told["round"]]["first_step_time"] - died
-        print(f"survivors' next step {seconds:.2f} s after worker 0's node was lost")
-        assert seconds < TAKEOVER_SECONDS * MARGIN * slowness
+        promised("survivors' next step, without worker 0's node", seconds, TAKEOVER_SECONDS)
         at_0 = [pod for pod in stage.recorder.timeline.pods.values() if pod.index == 0]
         assert sum(pod.running is not None for pod in at_0) == 1, "worker 0 was back before"
         await it.fault(None, node)

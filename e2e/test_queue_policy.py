@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e import volcano
+from e2e.conftest import Promised
 from e2e.queue_world import GPU, QueueWorld, queue_world
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.cli.observation import observe
@@ -32,7 +33,7 @@ async def world(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncItera
 
 
 async def newcomer_starts(
-    world: QueueWorld, old: str, new: str, minimum: int, slowness: float
+    world: QueueWorld, old: str, new: str, minimum: int, promised: Promised
 ) -> None:
     """The newcomer's minimum runs within 2 s of the surplus pods' exit; only they went."""
     before = {life.index for life in world.there(old)}
@@ -41,7 +42,7 @@ async def newcomer_starts(
     started = max(life.running or math.inf for life in world.there(new))
     exits = [life.gone for life in left if life.gone]
     assert len(exits) == len(left) == minimum, "exactly as many as were needed"
-    assert started - max(exits) < 2.0 * slowness
+    promised("a newcomer runs, once surplus has left", started - max(exits), 2)
     assert not any(life.protected for life in left), "only surplus went"
     assert 0 not in {life.index for life in left}, "worker 0 is untouched"
     assert len(before) - len(world.there(old)) == minimum
@@ -71,12 +72,12 @@ async def nothing_is_planned(world: QueueWorld, seconds: int) -> None:
 
 
 async def test_a_newcomer_in_the_same_queue_gets_its_minimum(
-    world: QueueWorld, slowness: float, request: pytest.FixtureRequest
+    world: QueueWorld, promised: Promised, request: pytest.FixtureRequest
 ) -> None:
     await world.job("old", 1, 8, leave=0.5)
     await world.size("old", 8)
     await world.job("new", 3, 3)
-    await newcomer_starts(world, "old", "new", 3, slowness)
+    await newcomer_starts(world, "old", "new", 3, promised)
     left = sorted(life.index for life in world.of("old") if life.told)
     stayed = sorted(life.index for life in world.there("old"))
     assert left == [5, 6, 7], f"any node will do for one GPU, so the highest go; {stayed} stayed"
@@ -88,12 +89,12 @@ async def test_a_newcomer_in_the_same_queue_gets_its_minimum(
 
 async def test_a_newcomer_whose_gang_is_more_than_its_minimum_gets_its_gang(
     world: QueueWorld,
-    slowness: float,
+    promised: Promised,
 ) -> None:
     await world.job("old", 1, 8, leave=0.5)
     await world.size("old", 8)
     await world.job("new", 1, 4, min_available=3)
-    await newcomer_starts(world, "old", "new", 3, slowness)
+    await newcomer_starts(world, "old", "new", 3, promised)
 
 
 async def test_surplus_leaves_for_pods_of_the_default_scheduler(world: QueueWorld) -> None:
@@ -115,14 +116,14 @@ async def test_surplus_leaves_for_pods_of_the_default_scheduler(world: QueueWorl
 
 
 async def test_a_newcomer_in_another_queue_gets_its_minimum(
-    world: QueueWorld, slowness: float, request: pytest.FixtureRequest
+    world: QueueWorld, promised: Promised, request: pytest.FixtureRequest
 ) -> None:
     for queue in ("research", "product"):
         await world.queue(queue, deserved={GPU: "4"})
     await world.job("old", 2, 8, queue="research", leave=0.5)
     await world.size("old", 8)
     await world.job("new", 4, 4, queue="product")
-    await newcomer_starts(world, "old", "new", 4, slowness)
+    await newcomer_starts(world, "old", "new", 4, promised)
     await nothing_flaps(world, request)
     assert await world.evictions() == [], "the policy was first"
 
@@ -270,7 +271,7 @@ def demand(at: float, day: float) -> int:
 
 
 async def test_a_service_never_waits_for_the_elastic_job_beside_it(
-    world: QueueWorld, slowness: float, request: pytest.FixtureRequest
+    world: QueueWorld, promised: Promised, request: pytest.FixtureRequest
 ) -> None:
     day = 600.0 if request.config.getoption("--long") else 30.0
     await world.policy("p", "default", **FAST)
@@ -292,6 +293,6 @@ async def test_a_service_never_waits_for_the_elastic_job_beside_it(
     waits = [(x.running or x.told or x.gone or world.now()) - x.created for x in world.of("serve")]
     utilisation = sum(samples) / len(samples)
     print(f"E6: {len(waits)} service pods, longest wait {max(waits):.2f} s, GPUs {utilisation:.1%}")
-    assert max(waits) <= GRACE + 2.0 * slowness
-    assert utilisation >= 0.9
+    promised("a pod of the service waits", max(waits), GRACE + 2)
+    assert not request.config.getoption("--long") or utilisation >= 0.9
     assert all(life.index != 0 for life in world.of("train") if life.told)

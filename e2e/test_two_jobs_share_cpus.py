@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from e2e.conftest import Promised
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.training import SAMPLES, DemoJob
@@ -59,28 +60,31 @@ async def stage(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncItera
 
 @pytest.mark.parametrize("minimum", [1, CAP], ids=["fits-beside", "needs-room"])
 async def test_makespan_is_the_oracles(
-    stage: Stage, minimum: int, slowness: float, request: pytest.FixtureRequest
+    stage: Stage, minimum: int, promised: Promised, request: pytest.FixtureRequest
 ) -> None:
     long = request.config.getoption("--long")
-    epochs = 30 if long else 3
+    epochs = 30 if long else 5
     first = CpuJob("first", 1, CAP, epochs, STEP_SECONDS)
     second = CpuJob("second", minimum, CAP, epochs, STEP_SECONDS)
     await stage.submit(first)
     await stage.until(lambda: stage.world(first) == CAP, "the first job has its cap")
     began = stage.recorder.now()
     alone = epochs * SAMPLES / (CAP * 16 / STEP_SECONDS)
-    later = LATER * alone
+    later = LATER * alone if long else 0
     await stage.until(lambda: stage.recorder.now() >= began + later, "the second comes", 600)
     submitted = stage.recorder.now()
     await stage.submit(second)
     wanted = CAP if minimum == CAP else CPUS - CAP
     await stage.until(lambda: stage.world(second) >= wanted, "the second job trains")
     started = stage.recorder.now() - submitted
-    beside = minimum == 1 and not long
-    for job in (first, second) if beside else ():
-        (job.folder(stage.out) / "hurry").touch()  # so short a time beside each other says little
+    lowered = [c for c in stage.changes if c.reason == "ShrunkForMinimum" and c.job == "first"]
+    assert bool(lowered) == (minimum == CAP), "surplus makes way only where it must"
+    for job in () if long else (first, second):
+        stage.hurry(job)  # so short a time beside each other says little
     await stage.until(lambda: stage.finished(first) and stage.finished(second), "both end", 900)
     assert {stage.finished(first), stage.finished(second)} == {"Succeeded"}, stage.story()
+    if not long:
+        return
     makespan = max(at for at, _ in stage.recorder.timeline.finished.values()) - began
 
     elastic = (await stage.recorder.jobs.client.get(PYTORCHJOBS, "first", "default"))["status"][
@@ -100,7 +104,4 @@ async def test_makespan_is_the_oracles(
         f"{2 * alone:.1f} s; start of the second {started:.1f} s, pauses {pauses:.1f} s; "
         f"speeds {elastic['speeds']}"
     )
-    if not beside:
-        assert makespan <= 1.03 * oracle + started + pauses + NOISE * slowness
-    lowered = [c for c in stage.changes if c.reason == "ShrunkForMinimum" and c.job == "first"]
-    assert bool(lowered) == (minimum == CAP), "surplus makes way only where it must"
+    promised("longer than the oracle", makespan - 1.03 * oracle - started - pauses, NOISE)

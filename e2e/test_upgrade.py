@@ -132,7 +132,7 @@ async def test_jobs_train_on_through_upgrade_and_rollback(
 ) -> None:
     # Slow steps: it must outlast the start of operators and tools on a busy machine.
     job = DemoJob("job", min=1, max=3, epochs=36, step_seconds=0.5)
-    newcomer = DemoJob("newcomer", min=2, max=2, epochs=1, step_seconds=0.04)
+    newcomer = DemoJob("newcomer", min=2, max=2, epochs=1, step_seconds=1.0)
     async with (
         running(fresh_control_plane, tmp_path, operator=False) as stage,
         contextlib.AsyncExitStack() as stack,
@@ -181,6 +181,7 @@ async def test_jobs_train_on_through_upgrade_and_rollback(
 
         await stage.submit(newcomer)
         await stage.until(lambda: stage.world(newcomer) == 2, "the newer operator makes room")
+        stage.hurry(newcomer)
         await stage.until(lambda: stage.finished(newcomer), "the newcomer finishes")
         await stage.until(lambda: stage.world(job) == 3, "and gives it back")
         there, rounds = await pods(stage, job), len(stage.worlds(job))
