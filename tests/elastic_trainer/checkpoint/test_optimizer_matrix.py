@@ -8,7 +8,7 @@ it; what is read from either is given to objects made anew.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -281,10 +281,20 @@ def test_every_optimizer_goes_on_in_every_memory_format(name: str, tmp_path: Pat
                 goes_on(make)
 
 
+def formats(scheduler: str, *, besides: int = 0, without: Collection[str] = ()) -> list[str]:
+    """Return the memory format that this scheduler is tried in: each in turn, beside several
+    optimizers another one beside each, so that each two of the three are met."""
+    usable = [form for form in FORMATS if form not in without]
+    return [usable[(list(SCHEDULERS).index(scheduler) + besides) % len(usable)]]
+
+
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_scheduler_goes_on_with_every_optimizer(name: str, scheduler: str) -> None:
-    for form in FORMATS:
+def test_every_scheduler_goes_on_with_every_optimizer(
+    name: str, scheduler: str, pytestconfig: pytest.Config
+) -> None:
+    some = formats(scheduler, besides=OPTIMIZERS.index(name))
+    for form in FORMATS if pytestconfig.getoption("--long") else some:
         goes_on(lambda: training(getattr(torch.optim, name), form=form, scheduler=scheduler))  # noqa: B023
 
 
@@ -344,8 +354,10 @@ def test_an_averaged_model_goes_on(form: str, kind: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_lbfgs_goes_on(scheduler: str, tmp_path: Path) -> None:
+    # torch's takes contiguous gradients only
+    others = FORMATS.keys() - {"contiguous", "tied", "bfloat16"}
     for number, search in enumerate((None, "strong_wolfe")):
-        for form in ("contiguous", "tied", "bfloat16"):  # torch's takes contiguous gradients only
+        for form in formats(scheduler, besides=number, without=others):
 
             def make(search: Any = search, form: str = form) -> Training:
                 return training(
@@ -360,7 +372,7 @@ def test_lbfgs_goes_on(scheduler: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_muon_goes_on(scheduler: str, tmp_path: Path) -> None:
-    for form in FORMATS.keys() - {"channels_last"}:  # of four dimensions only
+    for form in formats(scheduler, without={"channels_last"}):  # of four dimensions only
 
         def make(form: str = form) -> Training:
             torch.manual_seed(0)
