@@ -18,6 +18,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # As agents set it: else gRPC's threads start anew in each child that is forked, find their files
 # closed before the child's program is there, and abort it.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# Else each test process rewrites all asserts anew, and each of the many programs that tests start
+# compiles what it imports of ours.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How long an example takes says more of the machine's other work than of ours.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
