@@ -18,11 +18,12 @@ help: ## says what each target does
 demo: .venv/ready ## two jobs share two virtual nodes of 2 GPUs on this machine, in under two minutes
 	$(BIN)/volcano-elastic demo --out $(OUT)
 
-# Tests run in JOBS processes; those that would meet share one (conftest.py). A third gains some minutes
-# on two cores, as many tests only wait.
-JOBS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+# Tests run in JOBS processes, of a GB each: three on two cores, as many tests only wait. Those that
+# would meet share one, and those that start processes begin first (conftest.py).
+JOBS ?= 3
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
+check: JOBS = 2
 check: lint ## before each commit: lint, types and the tests that start no process, in three minutes
 	$(PYTEST) -m "not process" --no-processes tests
 
