@@ -182,33 +182,50 @@ def hold(rank: int, file: str, rows: int, width: int, rounds: tuple[int, ...]) -
             rank=rank,
             world_size=max(world, previous),
         )
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         state = FILLED if number else NOTHING
         tables.meet(ProcessGroup.current(), state if rank < previous else NOTHING)
         tables.level(state, number, Storage(file))
         if world < previous:
             tables.hand_over(leaves=rank >= world)
         dist.barrier()
-        pause = time.perf_counter() - began
+        pause, work = time.perf_counter() - began, time.process_time() - worked
+        pauses, works = [pause], [work]
+        while tables.moving:  # between steps, for which there is time here
+            dist.barrier()
+            began, worked = time.perf_counter(), time.process_time()
+            tables.move_on()
+            pauses.append(time.perf_counter() - began)
+            works.append(time.process_time() - worked)
+        every = tables._group.gather(works) if number else []
         if not number:
             fill(embedding.table, ids[embedding.owners.of(buckets(ids)) == rank])
             tables.push(FILLED)
             tables.apply()
         elif rank == 0 and before is not None:
-            report(before, embedding.owners, ids, previous, world, pause)
+            report(before, embedding.owners, ids, previous, world, pauses, every)
         before = embedding.owners
         dist.destroy_process_group()
 
 
 def report(
-    before: OwnerMap, after: OwnerMap, ids: np.ndarray, n: int, m: int, pause: float
+    before: OwnerMap,
+    after: OwnerMap,
+    ids: np.ndarray,
+    n: int,
+    m: int,
+    pauses: list[float],
+    works: list[list[float]],
 ) -> None:
     place = buckets(ids)
     moved = np.mean(before.of(place) != after.of(place))
     fewest = 1 - min(n, m) / max(n, m)
+    most = max(max(one) for one in works)
     print(
-        f"{n} to {m} holders: {pause:.2f} s of standing still, {moved:.1%} of {len(ids):,} rows "
-        f"moved (fewest {fewest:.1%})",
+        f"{n} to {m} holders: {sum(pauses):.2f} s of standing still in {len(pauses)} parts, the "
+        f"longest {1e3 * max(pauses):.0f} ms ({1e3 * most:.0f} ms of one's CPU time), "
+        f"{sum(map(sum, works)):.2f} s of CPU time of all; {moved:.1%} of {len(ids):,} rows moved "
+        f"(fewest {fewest:.1%})",
         flush=True,
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from elastic_trainer import ElasticDataset, ElasticLoop
+from elastic_trainer.embeddings import split_tables
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.row_optimizer import Adagrad, Adam
 from elastic_trainer.embeddings.split_tables import SplitTables
@@ -23,6 +24,7 @@ from elastic_trainer.store.storage import Storage
 from torch.utils.data import TensorDataset
 
 SAMPLES, BATCH = 1200, 24
+split_tables.PIECE_BYTES = 4096  # so that even these tables move in several parts
 SHORT = timedelta(seconds=1)
 """Of patience with a storage, for tests."""
 
@@ -138,7 +140,7 @@ def die_at(point: str, folder: Path) -> None:
             super().save(storage, identity)
 
         def _drop(self, given: set[int]) -> None:
-            # Behind the barrier of a move, of which this rank has told nobody.
+            # Before any bucket has come.
             if point == "join" and self._group.rank == 2:
                 die()
             super()._drop(given)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from elastic_trainer.embeddings.hashing import BUCKETS, buckets
-from elastic_trainer.embeddings.owner_map import NOBODY, OwnerMap, assign
+from elastic_trainer.embeddings.owner_map import NOBODY, OwnerMap, assign, in_pieces
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,3 +69,21 @@ def test_ids_in_a_row_fall_evenly_into_buckets() -> None:
     counts = np.bincount(buckets(np.arange(1_024_000, dtype=np.int64)), minlength=BUCKETS)
     assert len(counts) == BUCKETS
     assert counts.min() > 800 and counts.max() < 1200
+
+
+@given(HOLDERS, HOLDERS, st.integers(0, 2**32), st.integers(1, 500))
+def test_in_pieces_each_bucket_moves_once_and_no_holder_moves_more_at_a_time_than_it_may(
+    n: int, m: int, seed: int, most: int
+) -> None:
+    before = OwnerMap.even(1, n)
+    after = assign(2, [min(owner, m - 1) for owner in before.owners], m)
+    sizes = np.random.default_rng(seed).integers(0, 100, BUCKETS)
+    pieces = in_pieces(before, after, sizes, most)
+    assert sum(moved(a, b) for a, b in pairwise([before, *pieces])) == moved(before, after)
+    assert (pieces[-1].owners if pieces else before.owners) == after.owners
+    for a, b in pairwise([before, *pieces]):
+        changed = [one for one in range(BUCKETS) if a.owners[one] != b.owners[one]]
+        assert changed
+        for holder in range(max(n, m)):
+            its = [one for one in changed if holder in (a.owners[one], b.owners[one])]
+            assert sum(sizes[one] for one in its) <= max(most, 99)

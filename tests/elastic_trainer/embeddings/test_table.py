@@ -136,7 +136,7 @@ def test_however_buckets_move_between_holders_their_rows_end_alike(
             given_away = {one for one in moving if owners[one] == holder} - (
                 moving if holder == target else set()
             )
-            parts[target].put(part.entries().of_buckets(given_away))
+            parts[target].copy(part, given_away)
             part.drop(given_away)
         owners[list(moving)] = target
     together = table(**settings)

@@ -11,9 +11,10 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from elastic_trainer.embeddings.bucket_exchange import swap_buckets
 from elastic_trainer.embeddings.exchange import Update, swap, swap_counts
 from elastic_trainer.embeddings.split_table import SplitTable
-from elastic_trainer.embeddings.table import Entries, Table
+from elastic_trainer.embeddings.table import Table
 from elastic_trainer.ranks.process_group import ProcessGroup
 
 
@@ -41,26 +42,37 @@ class Backup:
         self.held = set()
 
     def renew(self, group: ProcessGroup, owners: Sequence[int], local_world: int) -> None:
-        """Give this rank's rows to its backup, and take another's. On all ranks.
+        """Give this rank's rows to its backup, and take another's, as far as they aren't there
+        since before: copies are as new as their holders' rows. On all ranks.
 
         Args:
             owners: by bucket.
             local_world: ranks of each node.
         """
-        self.clear()
         self._group = group
         if group.world == 1:
+            self.clear()
             return
         distance = local_world if 0 < local_world < group.world else 1
         self._keeper = (group.rank + distance) % group.world
         source = (group.rank - distance) % group.world
-        mine = [bucket for bucket, owner in enumerate(owners) if owner == group.rank]
+        mine, others = (
+            {bucket for bucket, owner in enumerate(owners) if owner == rank}
+            for rank in (group.rank, source)
+        )
+        for copy in self._copies:
+            copy.drop(self.held - others)
+        self.held &= others
+        there = group.gather(self.held)[self._keeper]
         goes: list[list[int]] = [[] for _ in range(group.world)]
-        goes[self._keeper] = mine
+        comes: list[list[int]] = [[] for _ in range(group.world)]
+        goes[self._keeper] = sorted(mine - there)
+        comes[source] = sorted(others - self.held)
+        tables = [one.table for one in self._embeddings]
+        swap_buckets(list(zip(tables, self._copies, strict=True)), goes, comes)
         for one, copy in zip(self._embeddings, self._copies, strict=True):
-            copy.put(swap_entries(one.table, goes))
             copy.step = one.table.step
-        self.held = {bucket for bucket, owner in enumerate(owners) if owner == source}
+        self.held = others
 
     def copied(self, updates: Sequence[Update]) -> list[Update]:
         """Give this rank's updates to its backup; return the other's. On all ranks."""
@@ -75,9 +87,10 @@ class Backup:
         for one, copy, update in zip(self._embeddings, self._copies, updates, strict=True):
             copy.update(update.ids, update.seen, update.gradients, one.lr)
 
-    def entries(self, number: int, wanted: Collection[int]) -> Entries:
-        """Return the rows of these buckets of the table of this number."""
-        return self._copies[number].entries(wanted)
+    def restore(self, wanted: Collection[int]) -> None:
+        """Have the tables hold these buckets as they are here."""
+        for one, copy in zip(self._embeddings, self._copies, strict=True):
+            one.table.copy(copy, wanted)
 
     def _swapped(self, update: Update) -> Update:
         sent = [0] * self._group.world
@@ -88,18 +101,3 @@ class Backup:
             for part in (update.ids, update.seen)
         )
         return Update(ids, seen, swap(update.gradients, sent, received))
-
-
-def swap_entries(table: Table, goes: Sequence[Collection[int]]) -> Entries:
-    """Give each rank the rows of these buckets; return what this one gets. On all ranks."""
-    parts = [table.entries(one) for one in goes]
-    columns = [one.tensors() for one in parts]
-    rows, candidates = [len(one.ids) for one in parts], [len(one.candidates) for one in parts]
-    rows_received, candidates_received = swap_counts(rows), swap_counts(candidates)
-    swapped = [
-        swap(torch.cat([one[number] for one in columns]), sent, received)
-        for number, (sent, received) in enumerate(
-            [(rows, rows_received)] * 5 + [(candidates, candidates_received)] * 3
-        )
-    ]
-    return Entries(*swapped)

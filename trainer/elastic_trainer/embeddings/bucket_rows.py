@@ -25,6 +25,8 @@ NO_ROW = 0
 _GONE = 1
 """In the slot of an id that was removed."""
 _SMALLEST = 2
+_AT_ONCE = 1 << 15
+"""Rows whose slots are filled at once, so that these stay in a core's cache."""
 
 
 class BucketRows:
@@ -61,9 +63,8 @@ class BucketRows:
     @property
     def nbytes(self) -> int:
         """Bytes of the rows in use, and of the slots."""
-        each: int = sum(one.row_bytes for one in self._all)
         slots = 2 * int(self._room.sum())
-        return len(self) * each + slots * self._slots.row_bytes
+        return len(self) * self.row_bytes + slots * self._slots.row_bytes
 
     @property
     def counts(self) -> Rows:
@@ -128,6 +129,44 @@ class BucketRows:
         self._slots.numbers[slots] = holes
         for one in self._all:
             one.numbers[holes] = one.numbers[last]
+
+    # ---- whole buckets, as they lie
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, its id's included."""
+        return sum(one.row_bytes for one in self._all)
+
+    def lying(self, bucket: int, begin: int, end: int) -> list[NDArray[np.uint8]]:
+        """Return the memory of a bucket's rows `begin` to `end`, that of ids first, then each
+        column's."""
+        first = int(self._first[bucket])
+        return [one.bytes(first + begin, first + end) for one in self._all]
+
+    def reserve(self, which: Buckets, counts: Rows) -> None:
+        """Have room for so many rows in each of these buckets, which have none, for `lying` to
+        show and `hold` to make known."""
+        some = counts > 0
+        if some.any():
+            self._make_room(which[some], counts[some])
+
+    def hold(self, which: Buckets, counts: Rows) -> None:
+        """Hold the rows that were written into reserved room, so many of each bucket."""
+        self._used[which] = counts
+        ends = np.cumsum(counts)
+        for some in np.split(which, np.flatnonzero(np.diff(ends // _AT_ONCE)) + 1):
+            rows = self.rows(some)
+            self._insert(self._ids.numbers[rows], rows)
+
+    def copy(self, other: BucketRows, which: Buckets) -> None:
+        """Hold what another one with these columns has of buckets of which nothing is here."""
+        counts = other.counts[which]
+        self.reserve(which, counts)
+        for bucket, count in zip(which.tolist(), counts.tolist(), strict=True):
+            there = other.lying(bucket, 0, count)
+            for mine, part in zip(self.lying(bucket, 0, count), there, strict=True):
+                mine[:] = part
+        self.hold(which, counts)
 
     def drop(self, given: Buckets) -> None:
         """Hold nothing of these buckets, and give their memory back."""

@@ -37,6 +37,11 @@ class Column:
     def tensor(self) -> torch.Tensor:
         return torch.from_numpy(self.numbers)
 
+    def bytes(self, first: int, end: int) -> NDArray[np.uint8]:
+        """Return the memory of these rows."""
+        memory = np.frombuffer(self._memory, dtype=np.uint8)
+        return memory[first * self.row_bytes : end * self.row_bytes]
+
     def grow(self, rows: int) -> None:
         """Have so many rows."""
         del self.numbers

@@ -85,3 +85,32 @@ def assign(version: int, present: Sequence[int], holders: int) -> OwnerMap:
             owners[bucket] = one
         given += lacking
     return OwnerMap(version, tuple(owners))
+
+
+def in_pieces(
+    present: OwnerMap, target: OwnerMap, sizes: Sequence[int] | NDArray[np.int64], most: int
+) -> list[OwnerMap]:
+    """Return the maps on the way from one to another, the last one included, each a piece after the
+    one before in which no holder gives and takes more than `most`, or one bucket.
+
+    Args:
+        sizes: by bucket.
+    """
+    owners = list(present.owners)
+    left = [one for one in range(BUCKETS) if owners[one] != target.owners[one]]
+    found = []
+    while left:
+        load = [0] * (1 + max(*owners, *target.owners))
+        later = []
+        for bucket in left:
+            giver, taker = owners[bucket], target.owners[bucket]
+            size = int(sizes[bucket])
+            if max(load[giver], load[taker]) and max(load[giver], load[taker]) + size > most:
+                later.append(bucket)
+                continue
+            load[giver] += size
+            load[taker] += size
+            owners[bucket] = taker
+        left = later
+        found.append(OwnerMap(target.version, tuple(owners)))
+    return found

@@ -21,11 +21,12 @@ import numpy as np
 import torch
 
 from elastic_trainer.checkpoint.recovery import NOTHING, Identity
-from elastic_trainer.embeddings.backup import Backup, swap_entries
+from elastic_trainer.embeddings.backup import Backup
+from elastic_trainer.embeddings.bucket_exchange import swap_buckets
 from elastic_trainer.embeddings.changed_ids import ChangedIds
 from elastic_trainer.embeddings.exchange import Update
 from elastic_trainer.embeddings.hashing import BUCKETS, buckets
-from elastic_trainer.embeddings.owner_map import NOBODY, OwnerMap, assign
+from elastic_trainer.embeddings.owner_map import NOBODY, OwnerMap, assign, in_pieces
 from elastic_trainer.embeddings.split_table import SplitTable
 from elastic_trainer.embeddings.table import Table
 from elastic_trainer.embeddings.table_files import Part, read_tables, write_tables
@@ -35,6 +36,8 @@ from elastic_trainer.store.storage import Storage
 
 MOST_CHANGES = 8
 """Saves of what changed that follow one with all rows."""
+PIECE_BYTES = 8 << 20
+"""Of buckets that a rank gives or takes between two steps."""
 
 
 class SplitTables:
@@ -87,6 +90,8 @@ class SplitTables:
         """Changes since the last save of this round; empty: there is none to be followed."""
         self._base = NOTHING
         """Identity of the save that has all rows."""
+        self._left: list[OwnerMap] = []
+        """Buckets that are still to be moved, as who holds what after each part of them."""
 
     # ---- a loop of one's own
 
@@ -150,12 +155,13 @@ class SplitTables:
 
     def level(self, identity: Identity, version: int, storage: Storage) -> None:
         self._save_all_next()  # buckets may come to be another's
+        self._left = []
         if identity == self._newest and NOBODY not in self._present:
             self._catch_up(identity)
             mine = {one for one, rank in enumerate(self._present) if rank == self._group.rank}
             self._take_copies(mine - self._held)
             self._drop(self._held - mine)
-            self._move(assign(version, self._present, self._group.world))
+            self._begin_moving(version)
         elif identity != NOTHING:
             self._load(version, storage)
         elif self._newest == NOTHING:
@@ -174,6 +180,7 @@ class SplitTables:
         leaving = self._group.gather(leaves)
         if not any(leaving) or all(leaving) or self._group.world == 1:
             return
+        self._left = []
         stays = [rank for rank, one in enumerate(leaving) if not one]
         number = {rank: place for place, rank in enumerate(stays)}
         owners = self._embeddings[0].owners
@@ -195,8 +202,7 @@ class SplitTables:
         if not wanted:
             return
         assert self._backup is not None
-        for number, one in enumerate(self._embeddings):
-            one.table.put(self._backup.entries(number, wanted))
+        self._backup.restore(wanted)
         self._held |= wanted
 
     def _hold_nothing(self) -> None:
@@ -223,23 +229,53 @@ class SplitTables:
         self._hold_nothing()
         self._set_owners(OwnerMap.even(version, self._group.world))
 
+    def _begin_moving(self, version: int) -> None:
+        """Let the round begin with buckets where they are, and move them between its steps; at once
+        where that takes no longer than a step may, or where each has a second holder."""
+        present = OwnerMap(version, tuple(self._present))
+        target = assign(version, self._present, self._group.world)
+        tables = [one.table for one in self._embeddings]
+        nbytes = sum(
+            (rows.counts * rows.row_bytes for one in tables for rows in one.stores),
+            np.zeros(BUCKETS, dtype=np.int64),
+        )
+        said = self._group.gather(([one.step for one in tables], nbytes))
+        for one, step in zip(tables, np.max([steps for steps, _ in said], axis=0), strict=True):
+            one.step = int(step)
+        sizes = np.sum([sizes for _, sizes in said], axis=0)
+        pieces = in_pieces(present, target, sizes, PIECE_BYTES)
+        self._set_owners(present)
+        if self._backup is not None or len(pieces) <= 1:
+            self._move(target)
+        else:
+            self._left = pieces
+
+    @property
+    def moving(self) -> bool:
+        """Tell whether `move_on` has something to do."""
+        return bool(self._left)
+
+    def move_on(self) -> None:
+        if not self._left:
+            return
+        self._save_all_next()  # nobody here knows what changed of rows that come
+        self._move(self._left.pop(0))
+
     def _move(self, owners: OwnerMap) -> None:
         """Give each bucket that is held here to its owner, and take what others give."""
-        if self._group.world == 1:
+        if owners.owners == self._embeddings[0].owners.owners or self._group.world == 1:
             self._set_owners(owners)
             return
-        goes: list[set[int]] = [set() for _ in range(self._group.world)]
-        for bucket in self._held:
-            if owners.owners[bucket] != self._group.rank:
-                goes[owners.owners[bucket]].add(bucket)
-        steps = self._group.gather([one.table.step for one in self._embeddings])
-        received = [swap_entries(one.table, goes) for one in self._embeddings]
-        for one, entries, step in zip(
-            self._embeddings, received, np.max(steps, axis=0), strict=True
-        ):
-            one.table.put(entries)
-            one.table.step = int(step)
-        self._held |= set(owners.held_by(self._group.rank))
+        goes: list[list[int]] = [[] for _ in range(self._group.world)]
+        comes: list[list[int]] = [[] for _ in range(self._group.world)]
+        before = self._embeddings[0].owners
+        for bucket, (giver, taker) in enumerate(zip(before.owners, owners.owners, strict=True)):
+            if giver != taker == self._group.rank:
+                comes[giver].append(bucket)
+            if taker != giver == self._group.rank:
+                goes[taker].append(bucket)
+        swap_buckets([(one.table, one.table) for one in self._embeddings], goes, comes)
+        self._held |= set().union(*comes)
         self._group.barrier()
         self._drop(set().union(*goes))
         self._set_owners(owners)

@@ -175,6 +175,11 @@ class Table:
         """Return how many ids of each bucket have a row or a count here."""
         return self._rows.counts + self._candidates.counts
 
+    @property
+    def stores(self) -> tuple[BucketRows, BucketRows]:
+        """Where what is held lies: rows, and counts of ids without one."""
+        return self._rows, self._candidates.rows
+
     def pull(self, ids: Ids) -> torch.Tensor:
         """Return a row for each id, also where it has none yet."""
         rows = self._rows.find(ids)
@@ -275,6 +280,12 @@ class Table:
                 "expected each bucket to come from one holder"
             )
         self._write(self._rows.add(ids), entries)
+
+    def copy(self, other: Table, given: Collection[int]) -> None:
+        """Hold what another table of these settings has of buckets of which nothing is here."""
+        of = _numbers(given)
+        for mine, theirs in zip(self.stores, other.stores, strict=True):
+            mine.copy(theirs, of)
 
     def _write(self, rows: Rows, entries: Entries) -> None:
         for column, part in zip(self._rows.columns.values(), entries.tensors()[1:5], strict=True):

@@ -435,7 +435,7 @@ class ElasticLoop:
         order = self.link.boundary(self.data.steps, self.data.consumed, self.data.waited())
         checkpointer = self.checkpointer
         if order is Order.GO:
-            if not self._attempt(checkpointer.save_if_due):
+            if not (self._attempt(self._move_on) and self._attempt(checkpointer.save_if_due)):
                 return True
             self._feed.passed(self._identity)
             return False
@@ -452,6 +452,10 @@ class ElasticLoop:
             self.link.fenced(self.data.steps, order)
         self.link.wait_at_fence(self.data.steps)
         return True
+
+    def _move_on(self) -> None:
+        for part in self._split:
+            part.move_on()
 
     def _hand_over(self, leaves: bool) -> None:
         for part in self._split:

@@ -20,8 +20,9 @@ class SplitState(Protocol):
     received what they need for it: so who has not applied it, when the round breaks, still can.
 
     A round: `meet` tells whether the newest state is still whole; when the replicated state is
-    there, `level` gives each rank its part of the split one. `hand_over` and `save`: before ranks
-    leave, and before the replicated state is saved, which has `state_dict` in it.
+    there, `level` gives each rank its part of the split one; `move_on`, after each step, what it
+    left for later. `hand_over` and `save`: before ranks leave, and before the replicated state is
+    saved, which has `state_dict` in it.
     """
 
     name: str
@@ -52,6 +53,9 @@ class SplitState(Protocol):
         Raises:
             StorageError: a part can't be read.
         """
+
+    def move_on(self) -> None:
+        """Move a bit of what `level` has left where it was. On all ranks, between steps."""
 
     def hand_over(self, leaves: bool) -> None:
         """Before some ranks leave: give their parts to the others. On all ranks, between steps."""

@@ -350,7 +350,7 @@ class Holder:
         self.drop_rows(given)
         for table in copy.tables.values():
             mine = self.add_table(write_settings(table.settings))
-            mine.put(table.entries(given.tolist()))
+            mine.copy(table, given.tolist())
             mine.step = max(mine.step, table.step)
         self.hold(given, copy.applied_in(given), {}, turn)
 

@@ -116,8 +116,11 @@ class ServedState:
         self._identity, self._pending = identity, None
         self._group.barrier()
 
-    def hand_over(self, leaves: bool) -> None:
+    def move_on(self) -> None:
         """Nothing: the servers have all."""
+
+    def hand_over(self, leaves: bool) -> None:
+        """Nothing, likewise."""
 
     # ---- commits
 

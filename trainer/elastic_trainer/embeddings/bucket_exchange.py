@@ -1,0 +1,165 @@
+"""Exchanges of whole buckets between ranks: rows go as they lie, some megabytes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from elastic_trainer.embeddings.bucket_rows import BucketRows
+from elastic_trainer.embeddings.exchange import swap
+from elastic_trainer.embeddings.table import Table
+
+MOST_BYTES = 32 << 20
+"""That a rank sends at a time; more, where that would be less than LEAST_BYTES to each."""
+LEAST_BYTES = 1 << 20
+
+Memory = NDArray[np.uint8]
+Counts = list[NDArray[np.int64]]
+"""By BucketRows, how many rows each of some buckets has."""
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Rows `begin` to `end` of a bucket."""
+
+    rows: BucketRows
+    bucket: int
+    begin: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        return (self.end - self.begin) * self.rows.row_bytes
+
+    def parts(self, memory: Memory) -> list[tuple[Memory, Memory]]:
+        """Return where the rows lie, and the places in `memory` for each part of them."""
+        lying = self.rows.lying(self.bucket, self.begin, self.end)
+        ends = np.cumsum([len(one) for one in lying])
+        return list(zip(lying, np.split(memory, ends[:-1]), strict=True))
+
+
+Pieces = list[list[_Segment]]
+
+
+def swap_buckets(
+    tables: Sequence[tuple[Table, Table]],
+    goes: Sequence[Sequence[int]],
+    comes: Sequence[Sequence[int]],
+) -> None:
+    """Give each rank buckets of the pairs' first tables, and hold in the second ones, which have
+    nothing of them, what comes. On all ranks. What is given stays here, too.
+
+    Where it fails nothing of what comes is held.
+
+    Args:
+        goes: by rank, the buckets that it gets from this one.
+        comes: by rank, those that this one gets from it, in the giver's order.
+
+    Raises:
+        RuntimeError: a rank is lost.
+        ValueError: some of what comes is held already.
+    """
+    givers = [rows for table, _ in tables for rows in table.stores]
+    takers = [rows for _, table in tables for rows in table.stores]
+    which = np.array([bucket for some in comes for bucket in some], dtype=np.int64)
+    for _, table in tables:
+        if len(taken := which[table.counts[which] > 0]):
+            raise ValueError(
+                f"bucket {taken[0]} of table {table.settings.name!r} is held here already: "
+                "expected each bucket to come from one holder"
+            )
+    sent = [_counts(givers, some) for some in goes]
+    received = _swap_counts(sent, [(len(givers), len(some)) for some in comes])
+    came = [np.concatenate(of) for of in zip(*received, strict=True)]
+    try:
+        for rows, of in zip(takers, came, strict=True):
+            rows.reserve(which, of)
+        most = max(LEAST_BYTES, MOST_BYTES // len(goes))
+        _swap_pieces(
+            [_pieces(givers, some, of, most) for some, of in zip(goes, sent, strict=True)],
+            [_pieces(takers, some, of, most) for some, of in zip(comes, received, strict=True)],
+        )
+        for rows, of in zip(takers, came, strict=True):
+            rows.hold(which, of)
+    except BaseException:
+        for _, table in tables:
+            table.drop(which.tolist())
+        raise
+
+
+def _counts(stores: Sequence[BucketRows], some: Sequence[int]) -> Counts:
+    return [one.counts[np.asarray(some, dtype=np.int64)] for one in stores]
+
+
+def _swap_counts(sent: Sequence[Counts], shapes: Sequence[tuple[int, int]]) -> list[Counts]:
+    """Tell each rank how many rows it gets; return what all tell this one."""
+    sizes = [a * b for a, b in shapes]
+    numbers = torch.from_numpy(np.concatenate([one for of in sent for one in of]))
+    found = swap(numbers, [sum(map(len, of)) for of in sent], sizes).numpy()
+    parts = np.split(found, np.cumsum(sizes)[:-1])
+    return [list(part.reshape(shape)) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _pieces(stores: Sequence[BucketRows], some: Sequence[int], counts: Counts, most: int) -> Pieces:
+    """Cut these buckets' rows into pieces of so many bytes at most, or one row."""
+    pieces: Pieces = []
+    left = 0
+    for rows, of in zip(stores, counts, strict=True):
+        for bucket, count in zip(some, of.tolist(), strict=True):
+            begin = 0
+            while begin < count:
+                if left < rows.row_bytes:
+                    pieces.append([])
+                    left = max(most, rows.row_bytes)
+                end = min(count, begin + left // rows.row_bytes)
+                segment = _Segment(rows, bucket, begin, end)
+                pieces[-1].append(segment)
+                begin, left = end, left - segment.nbytes
+    return pieces
+
+
+def _swap_pieces(
+    goes: Sequence[list[list[_Segment]]], comes: Sequence[list[list[_Segment]]]
+) -> None:
+    """Send each rank its pieces, one at a time, and take what comes while the next ones do."""
+    rounds = torch.tensor(max(len(one) for one in (*goes, *comes)))
+    dist.all_reduce(rounds, op=dist.ReduceOp.MAX)
+    before: tuple[list[_Segment], torch.Tensor] | None = None
+    for number in range(int(rounds)):
+        out = [one[number] if number < len(one) else [] for one in goes]
+        into = [one[number] if number < len(one) else [] for one in comes]
+        sent, received = (
+            [sum(one.nbytes for one in some) for some in all_] for all_ in (out, into)
+        )
+        given, taken = (torch.empty(sum(sizes), dtype=torch.uint8) for sizes in (sent, received))
+        _write([one for some in out for one in some], given)
+        work: Any = dist.all_to_all_single(taken, given, received, sent, async_op=True)
+        if before is not None:
+            _read(*before)
+        work.wait()
+        before = [one for some in into for one in some], taken
+    if before is not None:
+        _read(*before)
+
+
+def _write(segments: Sequence[_Segment], memory: torch.Tensor) -> None:
+    for one, part in _places(segments, memory):
+        for lying, place in one.parts(part):
+            place[:] = lying
+
+
+def _read(segments: Sequence[_Segment], memory: torch.Tensor) -> None:
+    for one, part in _places(segments, memory):
+        for lying, place in one.parts(part):
+            lying[:] = place
+
+
+def _places(segments: Sequence[_Segment], memory: torch.Tensor) -> list[tuple[_Segment, Memory]]:
+    ends = np.cumsum([one.nbytes for one in segments])
+    return list(zip(segments, np.split(memory.numpy(), ends[:-1]), strict=True)) if segments else []
