@@ -76,14 +76,13 @@ class ModelState:
         self.optimizer = optimizer
         self.data = data
         self.extra = dict(extra)
-        self.sharded = any(isinstance(one, DTensor) for one in self.model.parameters())
+        # Found now: within a forward pass the parameters are whole, and no DTensors.
+        parameters = [one for one in self.model.parameters() if isinstance(one, DTensor)]
+        self.sharded = bool(parameters)
+        self.meshes: dict[MeshKey, DeviceMesh] = {
+            mesh_key(one.device_mesh): one.device_mesh for one in parameters
+        }
         _warn_of_schedule(optimizer, extra)
-
-    @property
-    def meshes(self) -> dict[MeshKey, DeviceMesh]:
-        parameters = self.model.parameters()
-        meshes = (one.device_mesh for one in parameters if isinstance(one, DTensor))
-        return {mesh_key(mesh): mesh for mesh in meshes}
 
     def take(self) -> dict[str, Any]:
         """Return the state, which shares its memory with the model.
