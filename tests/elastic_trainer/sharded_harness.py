@@ -1,11 +1,11 @@
 """Sharded trainings (FSDP2, HSDP) whose nodes are lost with their memory, and come and go, by seed:
 no committed step lost, nothing read from storage while memory sufficed, the same bits.
 
-    python -m tests.elastic_trainer.sharded_harness --seeds 100 --seed 1
+    python -m tests.elastic_trainer.sharded_harness --seeds 100 --seed 1 [--loop]
 
 Each seed is a training of 12 steps in several rounds. A round's ranks are processes; a node is a
 folder of shared memory with one or two of them. A node is lost at a point that the seed draws: its
-ranks are killed, and its folder is removed.
+ranks are killed, and its folder is removed. With `--loop` the others' processes live on.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from tests.elastic_trainer.sharded_round import POINTS, STEPS, Loss, Round, run_
 
 MOST_ROUNDS = 12
 ROUND_SECONDS = 120.0
+KEPT_STORES = 3
+"""Of rounds with one of their own."""
 LOST_SECONDS = 0.05
 """At most so long after a node's loss the agents of the others end their ranks."""
 
@@ -60,23 +62,38 @@ class Counts:
 
 
 class Store:
-    """A process with the TCPStore of all rounds, so that this one has no threads as it forks."""
+    """A process with the TCPStores of rounds, so that this one has no threads as it forks."""
 
     def __init__(self) -> None:
-        answers, asks = os.pipe()
+        self._answers, answers = os.pipe()
+        requests, self._requests = os.pipe()
         self._pid = os.fork()
         if not self._pid:
-            server = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-            os.write(asks, str(server.port).encode())
-            while True:
-                signal.pause()
-        os.close(asks)
-        self.port = int(os.read(answers, 16))
+            servers = []
+            while os.read(requests, 1):
+                servers.append(_serve())
+                os.write(answers, str(servers[-1].port).encode())
+                del servers[1:-KEPT_STORES]
+            os._exit(0)
         os.close(answers)
+        os.close(requests)
+        self.port = self.fresh()
+        """Of the one for rounds that have names of their own in it."""
+
+    def fresh(self) -> int:
+        """Return the port of another one."""
+        os.write(self._requests, b"+")
+        return int(os.read(self._answers, 16))
 
     def close(self) -> None:
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
+        os.close(self._answers)
+        os.close(self._requests)
+
+
+def _serve() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
 
 
 class Training:
@@ -109,6 +126,9 @@ class Training:
     @property
     def shape(self) -> tuple[int, int, bool]:
         return (len(self.nodes), self.local, self.hybrid)
+
+    def close(self) -> None:
+        """End what a violation has left; a round's ranks have all ended."""
 
     def run(self) -> list[torch.Tensor]:
         """Return the final tensors. Raises Violation."""
@@ -329,7 +349,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1, help="the first one")
+    parser.add_argument(
+        "--loop", action="store_true", help="ElasticLoop's processes, which live through rounds"
+    )
     options = parser.parse_args()
+    kind: type[Training] = Training
+    if options.loop:
+        from tests.elastic_trainer.sharded_loop_training import LoopTraining
+
+        kind = LoopTraining
     counts, kinds = Counts(), Counter[str]()
     calm: dict[tuple[int, int, bool], list[torch.Tensor]] = {}
     largest, equal, failed = 0.0, 0, []
@@ -339,16 +367,18 @@ def main() -> int:
     try:
         for seed in range(options.seed, options.seed + options.seeds):
             with shared_memory() as folder:
-                training = Training(seed, folder, store, counts)
+                training = kind(seed, folder, store, counts)
                 shape = training.shape
                 kinds["HSDP" if training.hybrid else "FSDP2"] += 1
                 try:
                     if shape not in calm:
                         with shared_memory() as other:
-                            undisturbed = Training(seed, other, store, Counts())
+                            undisturbed = kind(seed, other, store, Counts())
                             undisturbed.events, undisturbed.name = 0, f"calm-{shape}"
-                            calm[shape] = undisturbed.run()
-                    final = training.run()
+                            with contextlib.closing(undisturbed):
+                                calm[shape] = undisturbed.run()
+                    with contextlib.closing(training):
+                        final = training.run()
                     gap = max(
                         float((one - other).abs().max())
                         for one, other in zip(final, calm[shape], strict=True)
@@ -376,4 +406,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    # Not this module's own: the loop's trainings raise what the imported one defines.
+    from tests.elastic_trainer import sharded_harness
+
+    raise SystemExit(sharded_harness.main())

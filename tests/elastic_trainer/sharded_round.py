@@ -103,7 +103,7 @@ def run_rank(folder: Path, round_: Round, rank: int, port: int, prefix: str) -> 
     faulthandler.dump_traceback_later(100, exit=True)
     code = 1
     try:
-        code = _Rank(folder, round_, rank).train(port, prefix)
+        code = Rank(folder, round_, rank).train(port, prefix)
     except BaseException:
         traceback.print_exc()
     sys.stdout.flush()
@@ -114,7 +114,7 @@ def run_rank(folder: Path, round_: Round, rank: int, port: int, prefix: str) -> 
 class _Agent(WorkerLink):
     """The link to an agent that verifies at once, and stops the round at a step known before."""
 
-    def __init__(self, rank: _Rank) -> None:
+    def __init__(self, rank: Rank) -> None:
         super().__init__(None)
         self._rank = rank
         self._leaving = rank.round.node_of(rank.rank) in rank.round.leavers
@@ -135,7 +135,7 @@ class _Agent(WorkerLink):
         os._exit(0)
 
 
-class _Rank:
+class Rank:
     def __init__(self, folder: Path, round_: Round, rank: int) -> None:
         self.folder, self.round, self.rank = folder, round_, rank
         self._hits = 0
@@ -177,7 +177,7 @@ class _Rank:
             identity=identity,
             sources=sorted({source.name for source in self._found.sources}),
             reads=self.reads,
-            digest=_digest(model, optimizer),
+            digest=digest(model, optimizer),
         )
         # A node may have been lost after the last step, which was saved.
         for inputs, wanted in data if data.steps < STEPS else ():
@@ -189,30 +189,25 @@ class _Rank:
             optimizer.step()
             optimizer.zero_grad()
             made = (checkpointer.run, data.steps + 1)
-            self.log(kind="made", identity=made, digest=_digest(model, optimizer))
+            self.log(kind="made", identity=made, digest=digest(model, optimizer))
             self.reach("stepped")
             checkpointer.step()
             if data.steps == STEPS:
                 break
         checkpointer.finish()
         if self.rank == 0:
-            torch.save(_whole(model, optimizer), self.folder / "final.new")
+            torch.save(whole(model, optimizer), self.folder / "final.new")
             os.rename(self.folder / "final.new", self.folder / "final")
         else:
-            _whole(model, optimizer)
+            whole(model, optimizer)
         self.log(kind="finished")
         dist.barrier()
         return 0
 
     def _make(self) -> tuple[Any, Any, Any, Any]:
-        model = _model()
-        mesh = None
-        if self.round.hybrid:
-            shape = (self.round.world // self.round.local, self.round.local)
-            mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replica", "shard"))
-        fully_shard(model[0], mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        optimizer, data = _optimizer(model), _data()
+        model = make_model()
+        shard(model, self.round)
+        optimizer, data = make_optimizer(model), make_data()
         mine = self.folder / f"node-{self.round.node_of(self.rank)}"
         mine.mkdir(exist_ok=True)
         agent = _Agent(self)
@@ -291,8 +286,8 @@ class _Rank:
 
 def train_alone(to: Path) -> None:
     """Train without shards, commits or peers, and save the tensors that it ends with."""
-    model, data = _model(), _data()
-    optimizer = _optimizer(model)
+    model, data = make_model(), make_data()
+    optimizer = make_optimizer(model)
     for inputs, wanted in data:
         torch.nn.functional.mse_loss(model(inputs), wanted).backward()
         optimizer.step()
@@ -303,24 +298,34 @@ def train_alone(to: Path) -> None:
     torch.save(_tensors(model, optimizer), to)
 
 
-def _model() -> torch.nn.Module:
+def make_model() -> torch.nn.Sequential:
     torch.manual_seed(1)
     return torch.nn.Sequential(
         torch.nn.Linear(6, 13), torch.nn.Tanh(), torch.nn.Linear(13, 1)
     ).double()
 
 
-def _optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+def shard(model: torch.nn.Sequential, round_: Round) -> None:
+    """Divide a model among a round's ranks."""
+    mesh = None
+    if round_.hybrid:
+        shape = (round_.world // round_.local, round_.local)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replica", "shard"))
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
-def _data() -> ElasticDataset:
+def make_data() -> ElasticDataset:
     values = torch.linspace(-1, 1, SAMPLES * 6, dtype=torch.float64).reshape(SAMPLES, 6)
     samples = TensorDataset(values, values.sin().sum(1, keepdim=True))
     return ElasticDataset(samples, global_batch=GLOBAL_BATCH, epochs=STEPS)
 
 
-def _whole(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def whole(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Return all parameters and moments, on all ranks."""
     return [one.full_tensor() for one in _tensors(model, optimizer)]  # type: ignore[operator]
 
@@ -334,8 +339,8 @@ def _tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[t
     return tensors
 
 
-def _digest(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
+def digest(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
     digest = hashlib.sha256()
-    for tensor in _whole(model, optimizer):
+    for tensor in whole(model, optimizer):
         digest.update(tensor.numpy().tobytes())
     return digest.hexdigest()

@@ -16,11 +16,12 @@ pytestmark = pytest.mark.process
 HARNESS = "tests.elastic_trainer.sharded_harness"
 
 
+@pytest.mark.parametrize("lives", [[], ["--loop"]], ids=["restarted", "live on"])
 def test_losses_and_resizes_cost_no_committed_step_and_no_read_of_storage(
-    pytestconfig: pytest.Config,
+    pytestconfig: pytest.Config, lives: list[str]
 ) -> None:
     seeds = ["--seeds", "100"] if pytestconfig.getoption("--long") else ["--seeds", "2"]
-    command = [sys.executable, "-m", HARNESS, "--seed", "7", *seeds]
+    command = [sys.executable, "-m", HARNESS, "--seed", "7", *seeds, *lives]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     assert "nothing lost" in done.stdout

@@ -51,7 +51,9 @@ class Training:
         self._batches: Iterator[Any] | None = None
         self.state = ModelState(self.model, self.optimizer, self.data, {"schedule": self.schedule})
         self.noise = noise
-        self.feed = StateFeed(WorkerLink(None), self.state, self.apply, lambda: "", possible=True)
+        self.feed = StateFeed(
+            WorkerLink(None), lambda: self.state, self.apply, lambda: "", possible=True
+        )
 
     def apply(self) -> None:
         self.optimizer.step()

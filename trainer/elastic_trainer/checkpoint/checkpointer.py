@@ -30,7 +30,7 @@ from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE, WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import lay_out
-from elastic_trainer.store.copier import copier_of, overlap_bytes
+from elastic_trainer.store.copier import Copier, copier_of, overlap_bytes
 from elastic_trainer.store.digest import digest_of_replicated
 from elastic_trainer.store.errors import (
     OwnershipError,
@@ -76,7 +76,7 @@ class Checkpointer:
     Args:
         folder: for commits, a path or a URL that fsspec knows; shared by all pods of the job.
         model: replicated on every rank (may be wrapped in DistributedDataParallel), or sharded by
-            fully_shard.
+            fully_shard; None where `take_up` brings one for each world.
         optimizer: of the model.
         data: the ElasticDataset or ElasticSampler being iterated.
         every: steps (int) or time between saves. None: as often as keeps their cost under 1 % of
@@ -114,8 +114,8 @@ class Checkpointer:
         self,
         folder: str | Path,
         *,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        model: torch.nn.Module | None,
+        optimizer: torch.optim.Optimizer | None,
         data: ElasticData,
         every: int | timedelta | None = None,
         extra: Mapping[str, Stateful] | None = None,
@@ -163,17 +163,14 @@ class Checkpointer:
         self._before_save = before_save
         self._refuse_second()
         refuse_silent_aborts(backend(), os.environ)
-        self._state = ModelState(model, optimizer, data, extra or {})
-        if before_save is None:
-            refuse_split(self._state.model)
+        self._held: ModelState | None = None
+        self._copier: Copier | None = None
         self._memory = memory
-        copier = copier_of(self._state.model)
-        if memory is None and self.link.agent:
-            self._memory = Memory.from_environment(
-                self.link, every_rank=self._state.sharded, copier=copier
-            )
-        replicated = before_save is None and not self._state.sharded
-        least = overlap_bytes(copier, os.environ) if overlaps and replicated else None
+        self._shards: Shards | None = None
+        if model is not None and optimizer is not None:
+            self._hold(model, optimizer, extra or {})
+        replicated = before_save is None and self._held is not None and not self._held.sharded
+        least = overlap_bytes(self._copier, os.environ) if overlaps and replicated else None
         self._tried = 0
         """The step that was to be saved last."""
         self._narrow = False
@@ -183,13 +180,9 @@ class Checkpointer:
         """The save to memory that is under way."""
         if self._overlaps:
             atexit.register(_settle_at_exit, weakref.ref(self))
-        self._shards: Shards | None = None
-        if self._state.sharded:
-            mirror = self._memory.mirror if self._memory is not None else None
-            self._shards = Shards(self.storage, self._state, self.link.committed, mirror)
         self._restorer = Restorer(
             self.storage,
-            self._state,
+            self._held,
             data,
             self.link,
             self._shards,
@@ -208,6 +201,48 @@ class Checkpointer:
             self.restore()
         else:
             self._restorer.open_storage_early(self._memory)
+
+    def _hold(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        extra: Mapping[str, Stateful],
+    ) -> None:
+        self._held = state = ModelState(model, optimizer, self.data, extra)
+        if self._before_save is None:
+            refuse_split(state.model)
+        # One for all worlds: it knows what memory it has pinned.
+        self._copier = self._copier or copier_of(state.model)
+        if self._memory is None and self.link.agent:
+            self._memory = Memory.from_environment(
+                self.link, every_rank=state.sharded, copier=self._copier
+            )
+        if state.sharded:
+            mirror = self._memory.mirror if self._memory is not None else None
+            self._shards = Shards(self.storage, state, self.link.committed, mirror)
+
+    def take_up(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        extra: Mapping[str, Stateful],
+    ) -> None:
+        """Go on with a sharded model that was made for this process's new world; `restore` follows.
+
+        Raises:
+            TypeError, ValueError: as the constructor.
+        """
+        self.put_down()
+        self._hold(model, optimizer, extra)
+        self._restorer.hold(self._held, self._shards)
+
+    def put_down(self) -> None:
+        """Let go of a sharded model, as its world is over on all ranks. What memory holds of its
+        states stays; what was on its way to other nodes or to storage doesn't arrive."""
+        if self._shards is not None:
+            self._shards.leave()
+        self._held = self._shards = self._memory = None
+        self._restorer.hold(None, None)
 
     def _refuse_second(self) -> None:
         """An agent stops its workers at the steps of one training, and keeps one state of each."""
@@ -234,7 +269,12 @@ class Checkpointer:
     @property
     def state(self) -> ModelState:
         """Return what is saved and restored."""
-        return self._state
+        assert self._held is not None
+        return self._held
+
+    @property
+    def _state(self) -> ModelState:
+        return self.state
 
     @property
     def training(self) -> str:

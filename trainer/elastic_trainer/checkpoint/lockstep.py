@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import queue
 import threading
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.5
 """How often a rank with work looks whether another has failed."""
+LEAVING_SECONDS = 1.0
+"""For who lives on to say that a failure was the end of its world."""
 ENDING_SECONDS = 5.0
 """For the thread to come back from a wait whose connections were shut. What else it may be in, a
 silent storage, is left behind: nothing counts that is done there."""
@@ -106,15 +109,20 @@ class Peers:
             self._working = working
             self._changed.notify_all()
 
-    def fail(self, error: BaseException) -> bool:
-        """End the work on all ranks; return False where it has ended before."""
+    def fail(self, error: BaseException, *, tells: bool = True) -> bool:
+        """End the work on all ranks; return False where it has ended before.
+
+        Args:
+            tells: False where the other ranks end it by themselves.
+        """
         with self._changed:
             if self._failure is not None:
                 return False
             self._failure = error
             self._changed.notify_all()
-        with contextlib.suppress(RuntimeError):  # the store is gone, and its watchers know
-            self._store.set(self._key, f"rank {self._rank}: {error!r}")
+        if tells:
+            with contextlib.suppress(RuntimeError):  # the store is gone, and its watchers know
+                self._store.set(self._key, f"rank {self._rank}: {error!r}")
         self._connections.shut()
         return True
 
@@ -166,10 +174,12 @@ class Lockstep:
         self._slots: dict[int, tuple[Slot, Label]] = {}
         """By step, the newest few."""
         self._done = -1
+        self._left = threading.Event()
+        self._ending = functools.partial(_end, weakref.ref(self))
         threading.Thread(target=self._run, name=name, daemon=True).start()
         self._watcher = threading.Thread(target=self._watch, name=f"{name}: watch", daemon=True)
         self._watcher.start()
-        atexit.register(_end, weakref.ref(self))
+        atexit.register(self._ending)
 
     def saved(self, item: tuple[Slot, Label] | None) -> None:
         """This rank has saved to memory, or could not."""
@@ -185,6 +195,12 @@ class Lockstep:
         self._peers.fail(reason)
         self._items.put(_Close)
 
+    def leave(self) -> None:
+        """Do nothing further, as the ranks' world is over on all of them; wait for nothing."""
+        self._left.set()
+        self._peers.fail(LockstepError("its world is over"), tells=False)
+        self._items.put(_Close)
+
     def flush(self) -> BaseException | None:
         """Wait until nothing is under way; return what ended the work, if anything."""
         self._peers.wait_until_idle(lambda: not self._items.unfinished_tasks)
@@ -195,6 +211,7 @@ class Lockstep:
         if self._items.unfinished_tasks:
             self._peers.fail(LockstepError("the process has ended"))
             self.flush()
+        if self._peers.failure is not None:
             self._watcher.join(ENDING_SECONDS)
 
     def _run(self) -> None:
@@ -202,6 +219,8 @@ class Lockstep:
             item = self._items.get()
             if item is _Close:
                 self._items.task_done()
+                self._peers.set_working(False)  # who waits for its end looks again
+                atexit.unregister(self._ending)
                 return
             assert not isinstance(item, type)
             self._peers.set_working(True)
@@ -219,7 +238,8 @@ class Lockstep:
 
     def _watch(self) -> None:
         self._peers.watch()
-        log.warning("no further %s in the background: %r", self._name, self._peers.failure)
+        if not self._left.wait(LEAVING_SECONDS):
+            log.warning("no further %s in the background: %r", self._name, self._peers.failure)
 
     def _turn(self, item: tuple[Slot, Label] | None) -> None:
         if item is not None:

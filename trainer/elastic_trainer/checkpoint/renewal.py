@@ -83,6 +83,10 @@ class BackgroundWork:
                 log.warning("%s in the background are tried anew", self._name)
         self._lockstep.saved(item)
 
+    def leave(self) -> None:
+        """The ranks' world is over, on all of them; waits for nothing."""
+        self._lockstep.leave()
+
     def flush(self) -> BaseException | None:
         """Wait until nothing is under way; return what ended the work, if anything."""
         return self._lockstep.flush()

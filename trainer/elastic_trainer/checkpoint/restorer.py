@@ -77,7 +77,7 @@ class Restorer:
 
     Args:
         storage: of the commits.
-        state: what is restored.
+        state: what is restored; None: `hold` says it later.
         data: the order of the samples, whose group's ranks restore together.
         link: to the agent.
         shards: of a sharded state.
@@ -88,7 +88,7 @@ class Restorer:
     def __init__(
         self,
         storage: Storage,
-        state: ModelState,
+        state: ModelState | None,
         data: ElasticData,
         link: WorkerLink,
         shards: Shards | None,
@@ -98,12 +98,12 @@ class Restorer:
         fresh: bool,
         wall: Callable[[], float],
     ) -> None:
-        self._storage, self._state, self._data = storage, state, data
-        self._link, self._shards, self._tell = link, shards, tell
+        self._storage, self._data = storage, data
+        self._link, self._tell = link, tell
+        self.hold(state, shards)
         self._resume_from, self._fresh, self._wall = resume_from, fresh, wall
         self._job = Job.from_environment(os.environ)
         self._place = digest_of_location(storage.location)
-        self._memory: Memory | None = None
         self._looked: tuple[tuple[str, Identity], ...] | None = None
         """States that a newcomer found in memory before its first round."""
         self._commits: tuple[Commit, ...] = ()
@@ -116,6 +116,16 @@ class Restorer:
         """The run that was begun last; see recovery.py."""
         self._contested = False
         """Others may have gone on from a state that was live here, and storage was not asked."""
+
+    def hold(self, state: ModelState | None, shards: Shards | None) -> None:
+        """Restore this from now on; nothing until the next call if None."""
+        self._held, self._shards = state, shards
+        self._memory: Memory | None = None
+
+    @property
+    def _state(self) -> ModelState:
+        assert self._held is not None
+        return self._held
 
     @property
     def _group(self) -> ProcessGroup:
@@ -257,7 +267,8 @@ class Restorer:
             StorageError: the folder can be read, and can't be used.
         """
         self._memory = memory
-        if memory is not None and not self._link.round and not self._state.sharded:
+        replicated = self._held is not None and not self._held.sharded
+        if memory is not None and not self._link.round and replicated:
             # Nobody saves there before this process has a place: the others need not wait for this.
             self._looked = memory.look(ProcessGroup())  # a replicated state asks for no place
         try:

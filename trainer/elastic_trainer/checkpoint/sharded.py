@@ -155,6 +155,12 @@ class Shards:
         if self._mirroring is not None:
             self._mirroring.flush()
 
+    def leave(self) -> None:
+        """The ranks' world is over, on all of them: nothing further follows what was saved."""
+        for background in (self._mirroring, self._storing):
+            if background is not None:
+                background.leave()
+
     def outlives(self, training: str, identity: Identity, stays: Sequence[bool]) -> bool:
         """Bring a state that is mirrored to where each part is on two nodes that stay; return
         whether it is.

@@ -170,6 +170,11 @@ def collectives_of(model: torch.nn.Module) -> DeviceCollectives:
     return NcclCollectives(*gpus)
 
 
+def collectives_on(gpu: torch.device) -> DeviceCollectives:
+    """Return the collectives for gradients of a model that is to be made on a GPU."""
+    return NcclCollectives(gpu) if dist.is_nccl_available() else GlooCollectives()
+
+
 def reconfigures() -> bool:
     """Return whether torch's "nccl" makes its communicators by reconfiguration."""
     ours = getattr(distributed_c10d, "_create_nccl2_process_group", None)

@@ -30,35 +30,49 @@ class StepGuard:
     """Watches this process's optimizers, gradient scalers and schedulers while a loop iterates.
 
     Args:
-        model: whose parameters no optimizer may step but in `apply`.
-        optimizer: the loop's.
-        extra: the loop's: other optimizers, scalers and schedulers.
         custom: whether the loop was given an `apply`.
-
-    Raises:
-        ValueError: there is a GradScaler in `extra`, and no `apply` that would use it.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        extra: Mapping[str, Stateful],
-        *,
-        custom: bool,
-    ) -> None:
+    def __init__(self, *, custom: bool) -> None:
         self.in_body = False
         """Between the beginning and the end of a `with loop.step():`."""
         self.applying = False
         """`apply` runs, and may step what is the loop's."""
-        self._model, self._optimizer, self._extra, self._custom = model, optimizer, extra, custom
+        self._custom = custom
+        self._model: torch.nn.Module | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._extra: Mapping[str, Stateful] = {}
+        self._schedulers: list[tuple[str, LRScheduler]] = []
         self._stepping: torch.optim.Optimizer | None = None
         """The outermost one that steps, such as a look-ahead around another."""
+
+    def put_down(self) -> None:
+        """Let go of a training whose model will be made anew."""
+        self._model = self._optimizer = None
+        self._extra, self._schedulers = {}, []
+
+    def take_up(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        extra: Mapping[str, Stateful],
+    ) -> None:
+        """Watch this training from now on.
+
+        Args:
+            model: whose parameters no optimizer may step but in `apply`.
+            optimizer: the loop's.
+            extra: the loop's: other optimizers, scalers and schedulers.
+
+        Raises:
+            ValueError: there is a GradScaler in `extra`, and no `apply` that would use it.
+        """
+        self._model, self._optimizer, self._extra = model, optimizer, extra
         self._schedulers = [
             (name, part) for name, part in extra.items() if isinstance(part, LRScheduler)
         ]
         scalers = [n for n, p in extra.items() if isinstance(p, GradScaler) and p.is_enabled()]
-        if scalers and not custom:
+        if scalers and not self._custom:
             raise ValueError(
                 f"extra has a GradScaler, {scalers[0]!r}, and optimizer.step() would apply its "
                 f"scaled gradients: use {_EXAMPLE}"
@@ -140,7 +154,8 @@ class StepGuard:
     def _is_ours(self, optimizer: torch.optim.Optimizer) -> bool:
         if optimizer is self._optimizer or any(optimizer is one for one in self._extra.values()):
             return True
-        ours = {id(parameter) for parameter in self._model.parameters()}
+        model = self._model
+        ours = set() if model is None else {id(parameter) for parameter in model.parameters()}
         return any(id(one) in ours for group in optimizer.param_groups for one in group["params"])
 
     def _refuse_scale(self, scaler: GradScaler) -> None:

@@ -15,9 +15,17 @@ A round ends by a fence (somebody joins or leaves) or because a peer is lost. Th
 Level: the rank with the newest state gives it to those that have another; where nobody has it live,
 it comes from shared memory or from storage (trainer/elastic_trainer/checkpoint/recovery.py).
 
+A sharded model is made anew for each round, by the script's function, and gets its state from the
+memory of the job's nodes: at an orderly change that of the last step, which all have saved there as
+the round ended; after a loss the newest one that memory holds whole, from which on steps are made
+again.
+
+    round over ─► let go of model and group ─► next place ─► new group ─► make ─► state from memory
+
 A step is applied whole or not at all: from the last collective (in `backward`) to the end of
 `apply` there is none, so a round that breaks leaves every survivor between two steps. An `apply`
-that communicates is refused, and one that fails half way ends the process.
+that communicates is refused, and one that fails half way ends the process. With a sharded model it
+may communicate, as nobody goes on from what a round leaves in the processes.
 """
 
 from __future__ import annotations
@@ -44,11 +52,18 @@ from elastic_trainer.data.stream import ElasticStream
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.batch_clock import clock_of
-from elastic_trainer.loop.device_collectives import collectives_of
+from elastic_trainer.loop.device_collectives import (
+    DeviceCollectives,
+    GlooCollectives,
+    collectives_of,
+    collectives_on,
+)
 from elastic_trainer.loop.graph_guard import refuse_captured_collectives
 from elastic_trainer.loop.guard import StepGuard
+from elastic_trainer.loop.making import Made, forget_world, make_sharded
 from elastic_trainer.loop.opening import Opening
 from elastic_trainer.loop.refusal import (
+    refuse_both,
     refuse_closure,
     refuse_order,
     refuse_scaled_split,
@@ -105,13 +120,18 @@ class ElasticLoop:
         folder: for commits, shared by all pods of the job.
         model: replicated on every rank, not wrapped.
         optimizer: of the model; one that communicates inside `step()` is refused.
+        make: in place of model and optimizer, for a sharded model: makes both for the ranks that
+            there are now, and is called in each round; returns (model, optimizer), or (model,
+            optimizer, extra). They are `loop.module` and `loop.optimizer` until the round ends.
+            Torch's generator is seeded alike on all ranks before it is called.
         data: the dataset, or stream, to train on.
         apply: applies a step, once all of its batches' gradients are added up and averaged over the
-            ranks; `optimizer.step` if None. It may not communicate between ranks.
+            ranks; `optimizer.step` if None. It may not communicate between ranks, unless the model
+            is sharded.
         every: steps (int) or time between commits; None: see Checkpointer.
         extra: more to save and restore, by name: all else that `apply` changes, such as a
             GradScaler, schedulers, averages of weights, and other optimizers, whose gradients are
-            zeroed too.
+            zeroed too. With `make`, that returns it.
         keep: commits to keep.
         wrap: makes this round's `loop.model` of the model; DistributedDataParallel if None.
         begin: called with the loop at the start of each round, to set what follows the world size,
@@ -131,8 +151,9 @@ class ElasticLoop:
         self,
         folder: str | Path,
         *,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        make: Callable[[], Made] | None = None,
         data: ElasticDataset | ElasticStream,
         apply: Callable[[], object] | None = None,
         every: int | timedelta | None = None,
@@ -145,17 +166,25 @@ class ElasticLoop:
         resume_from: str = "",
         storage_patience: timedelta | None = None,
     ) -> None:
-        self.module = model
-        self.model: torch.nn.Module = model
+        refuse_both(model, optimizer, make, beside=bool(extra) or wrap is not None)
+        self.module: torch.nn.Module
+        """The model without its wrapping; a sharded one is of one round."""
+        self.model: torch.nn.Module
         """The model as this round uses it."""
-        self.optimizer = optimizer
+        self.optimizer: torch.optim.Optimizer
+        self._make = make
         self.data = data
         self.rank, self.world = 0, 1
-        self._split = split_states(model)
+        self._split = [] if model is None else split_states(model)
         # Looked up when it is called, as a scheduler that is made later replaces `step`.
-        self._apply = (lambda: optimizer.step()) if apply is None else apply
-        self._extra = {**(extra or {}), **{part.name: part for part in self._split}}
-        self._guard = StepGuard(model, optimizer, self._extra, custom=apply is not None)
+        self._apply = (lambda: self.optimizer.step()) if apply is None else apply
+        self._custom = apply is not None
+        self._extra: Mapping[str, Stateful] = {}
+        self._guard = StepGuard(custom=self._custom)
+        if model is not None and optimizer is not None:
+            parts = {part.name: part for part in self._split}
+            self._take_up(model, optimizer, {**(extra or {}), **parts})
+            self._guard.take_up(self.module, self.optimizer, self._extra)
         self._wrap = wrap or data_parallel
         self._begin = begin
         self._reseed = reseed
@@ -196,20 +225,36 @@ class ElasticLoop:
         )
         self._feed = StateFeed(
             self.link,
-            self.checkpointer.state,
+            lambda: self.checkpointer.state,
             self._replay,
             lambda: self.checkpointer.training,
             lambda: self.checkpointer.make_room(),
-            possible=not self._split,
+            possible=make is None and not self._split,
         )
         refuse_scaled_split(self._split, self._extra)
         refuse_order(data)
-        refuse_sharded(model)
-        if wrap is None:
-            refuse_unaveraged(model, (optimizer, *self._extra.values()))
-        if apply is None:
+        if model is not None:
+            refuse_sharded(model)
+            if wrap is None:
+                self._refuse_unaveraged()
+        self._beginning = data.state_dict()
+        # What a sharded model's passes communicate can't be told from its work: it isn't timed.
+        timed = [] if model is None else [one for one in model.parameters() if one.requires_grad]
+        self._clock = clock_of(timed)
+
+    def _take_up(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        extra: Mapping[str, Stateful],
+    ) -> None:
+        self.module = self.model = model
+        self.optimizer, self._extra = optimizer, extra
+        if not self._custom:
             refuse_closure(optimizer)
-        self._clock = clock_of([one for one in model.parameters() if one.requires_grad])
+
+    def _refuse_unaveraged(self) -> None:
+        refuse_unaveraged(self.module, (self.optimizer, *self._extra.values()))
 
     @property
     def weight(self) -> float:
@@ -270,7 +315,7 @@ class ElasticLoop:
                     break
             over = over or self._broken
             # Who stops waits for nobody: the next collective of those who don't tells them so.
-            together = not self._stopping or bool(self._split)
+            together = not self._stopping or bool(self._split) or self._make is not None
             finish = partial(self.checkpointer.finish, together=together)
             ended = not over and self._attempt(finish)
             self._disconnect()
@@ -375,6 +420,9 @@ class ElasticLoop:
         self.stepped, self._begun = True, False
 
     def _apply_step(self) -> None:
+        if self._make is not None:
+            self._apply_sharded()
+            return
         guard, collectives = self._guard, self._member.collectives()
         self.checkpointer.before_apply()
         self._half_applied = guard.applying = True
@@ -391,6 +439,13 @@ class ElasticLoop:
                 "else is to be agreed on belongs into the body of `with loop.step():`"
             )
         self._half_applied = False
+
+    def _apply_sharded(self) -> None:
+        self._guard.applying = True
+        try:
+            self._apply()
+        finally:
+            self._guard.applying = False
 
     def _replay(self) -> None:
         """Apply a step that others have made, before this process joins them."""
@@ -442,7 +497,14 @@ class ElasticLoop:
         if order is Order.ABORTED:
             return True
         checkpointer.settle()
-        if self.link.commit_wanted and not self._attempt(partial(checkpointer.commit, stored=True)):
+        if self._make is not None:
+            wanted, stays = self.link.commit_wanted, self.link.memory_stays
+            commit = partial(checkpointer.commit, stored=wanted, memory_stays=stays)
+            if not self._attempt(commit):
+                return True
+        elif self.link.commit_wanted and not self._attempt(
+            partial(checkpointer.commit, stored=True)
+        ):
             return True
         if not self._attempt(partial(self._hand_over, order is Order.LEAVE)):
             return True
@@ -496,12 +558,24 @@ class ElasticLoop:
             self._opening,
             again=self._broken,
             meanwhile=self._feed.follow(),
-            device=collectives_of(self.module),
+            device=self._collectives(),
+            groups=self._make is not None,
         )
         self.rank, self.world = self._member.group.rank, self._member.group.world
         self.data.regroup(self._member.group)
 
+    def _collectives(self) -> DeviceCollectives:
+        if self._make is None:
+            return collectives_of(self.module)
+        # It is made once the ranks are connected, on the device where fully_shard looks for it.
+        if torch.cuda.is_available():
+            return collectives_on(torch.device("cuda", torch.cuda.current_device()))
+        return GlooCollectives()
+
     def _opening(self) -> Opening:
+        if self._make is not None:
+            # Which parts it has for this world is found out once the model is made.
+            return Opening(self._stopping, "", self.link.shares, None)
         self._identity, training = self._feed.settle(self._identity)
         self.checkpointer.learn_training(training)
         trained = "\n".join(trained_parameters(self.module))
@@ -519,16 +593,36 @@ class ElasticLoop:
         # As what it is in this round: in the next one another rank may be the one that stores.
         self.checkpointer.settle()
         self._feed.sync(self._identity, broken=True)
-        self.model = self.module
+        if self._make is None:
+            self.model = self.module
+        else:
+            self.checkpointer.put_down()
         self._member.disconnect(self.link)
+
+    def _make_anew(self, make: Callable[[], Made]) -> None:
+        """A sharded model for this round's ranks; what was there of the last one's goes."""
+        for name in ("module", "model", "optimizer"):
+            self.__dict__.pop(name, None)
+        self._extra, self._buffers, self._undone = {}, BufferBackup([]), None
+        self._guard.put_down()
+        forget_world()
+        self._take_up(*make_sharded(make, self.data.seed))
+        self._refuse_unaveraged()
+        self.checkpointer.take_up(self.module, self.optimizer, self._extra)
+        # Until a state is found, it is that of the beginning, whatever this process has seen.
+        self._identity = NOTHING
+        self.data.load_state_dict(self._beginning)
 
     def _level(self) -> None:
         """Every rank gets the newest state; the run begins."""
+        if self._make is not None:
+            self._make_anew(self._make)
         whole = [part.meet(self._member.group, self._identity) for part in self._split]
         live = self._identity if all(whole) else NOTHING
         found = [one.available for one in self._said]
         spoiled = self._feed.spoiled
-        self.checkpointer.restore(live, share=True, spoiled=spoiled, said=found)
+        share = self._make is None
+        self.checkpointer.restore(live, share=share, spoiled=spoiled, said=found)
         self._identity = (self.checkpointer.parent, self.data.steps)
         self._feed.go_on_from(self._identity)
         for part in self._split:
@@ -540,6 +634,10 @@ class ElasticLoop:
         self._stopping = any(one.stopping for one in self._said)
         # A process that was started in this round has not heard of them.
         self.data.divide(Division.decode(max(one.shares for one in self._said)))
+        if self._make is not None:
+            # Asked for its state, the optimizer has made a step of nothing until here.
+            self._guard.take_up(self.module, self.optimizer, self._extra)
+            return
         if len({one.trained for one in self._said}) > 1:
             refuse_unequal(self._member.group.gather(trained_parameters(self.module)))
         self.model = self._wrap(self.module) if self.world > 1 else self.module
@@ -577,7 +675,12 @@ class _Step:
             raise
         if loop._member.failed and self._is_undone(RuntimeError("a peer's connection failed")):
             return True  # the body may have passed over an error, and lack others' gradients
-        loop._end_batch()
+        try:
+            loop._end_batch()
+        except RuntimeError as broken:
+            if loop._make is not None and self._is_undone(broken):  # in its `apply`
+                return True
+            raise
         return False
 
     def _is_undone(self, error: BaseException) -> bool:

@@ -15,6 +15,21 @@ from elastic_trainer.data.stream import ElasticStream
 from elastic_trainer.loop.split_state import SplitState
 
 
+def refuse_both(model: object, optimizer: object, make: object, *, beside: bool) -> None:
+    """Raises TypeError unless there are either model and optimizer, or what makes them, and that
+    with nothing `beside` it that would stay as it is."""
+    if make is None and (model is None or optimizer is None):
+        raise TypeError(
+            "ElasticLoop needs model= and optimizer=, or, for a sharded model, make=, a function "
+            "that returns both"
+        )
+    if make is not None and (model is not None or optimizer is not None or beside):
+        raise TypeError(
+            "make= goes without model=, optimizer=, extra= and wrap=, which would be of one world "
+            "alone: expected make to return (model, optimizer, extra), each made for its ranks"
+        )
+
+
 def refuse_order(data: object) -> None:
     """Raises TypeError for data that hands no batches out by itself."""
     if not isinstance(data, ElasticDataset | ElasticStream):
@@ -39,8 +54,8 @@ def refuse_sharded(model: torch.nn.Module) -> None:
     refuse_fsdp1(model)
     if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         raise ValueError(
-            "the model is sharded, so a lost rank's part is in no survivor: use Checkpointer in "
-            "your own loop instead of ElasticLoop"
+            "the model is sharded over one world, and each round has another: give ElasticLoop "
+            "make=, a function that makes model and optimizer, in place of model= and optimizer="
         )
 
 

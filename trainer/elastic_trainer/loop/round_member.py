@@ -71,6 +71,9 @@ class RoundMember:
         self._connections: Connections | None = None
         self._peers: int | None = None
         """Ranks of a large world that this one is connected to at least; None: to all others."""
+        self._groups = False
+        """This process makes groups of its own, whose connections may fail before it is seen here
+        that the same peer's other one does."""
         self._excepthooks = sys.excepthook, sys.excepthook
         """Before and after torch's, which begins lines with the rank, was put before it."""
         self._store: TCPStore | None = None
@@ -83,6 +86,7 @@ class RoundMember:
         again: bool,
         meanwhile: Callable[[], bool] | None = None,
         device: DeviceCollectives | None = None,
+        groups: bool = False,
     ) -> list[T]:
         """Join the next round's group, or stay in this one; without an agent, torchrun's or none.
         Return what every rank says there, by rank.
@@ -95,6 +99,8 @@ class RoundMember:
             meanwhile: called again and again while it waits for its place, until it returns
                 False.
             device: the collectives of a round that is yet to be joined; gloo's alone if None.
+            groups: this process needs a group in a world of one, too, and makes more of its ranks,
+                which the end of the round is to break as well.
 
         Raises:
             RuntimeError: not all came, or the round was over before.
@@ -104,14 +110,17 @@ class RoundMember:
                 return self.group.gather(say())
             self.disconnect(link)
             again = True
+        self._groups = groups
         if self._torch_group is None:
             self._device = device or GlooCollectives()
         place = self._next_place(link, again, meanwhile)
         said = None
         if place is not None:
-            said = self._connect(link, place, say())
+            said = self._connect(link, place, say(), groups=groups)
         elif dist.is_torchelastic_launched() and not dist.is_initialized():
             dist.init_process_group(self._device.backends)
+        elif groups and not dist.is_initialized():
+            dist.init_process_group(self._device.backends, store=HashStore(), rank=0, world_size=1)
         self._torch_group = dist.group.WORLD if dist.is_initialized() else None
         self._backends = _backends(self._torch_group)
         self.group = ProcessGroup.current()
@@ -119,7 +128,7 @@ class RoundMember:
             self.group = replace(self.group, over=lambda: link.over)
         return self.group.gather(say()) if said is None else said
 
-    def _connect(self, link: WorkerLink, place: Place, own: T) -> list[T]:
+    def _connect(self, link: WorkerLink, place: Place, own: T, *, groups: bool = False) -> list[T]:
         self._connections = connections = Connections(place.port)
         if link.over:  # said before there was anything to break
             raise RuntimeError("the round was over before this rank was in it")
@@ -162,7 +171,8 @@ class RoundMember:
         said: list[tuple[set[Address], str, T]]
         said = gather_objects((connections.listeners(), self._device.handle(group), own))
         cpu._set_default_timeout(default_pg_timeout)
-        connections.seal(set().union(*(one for one, _, _ in said)), more_come=large)
+        listeners = set().union(*(one for one, _, _ in said))
+        connections.seal(listeners, more_come=large, groups_come=groups)
         self._device.connect(group, place.round, [handle for _, handle, _ in said])
         return [one for _, _, one in said]
 
@@ -224,7 +234,7 @@ class RoundMember:
     def peer_lost(self, link: WorkerLink) -> bool:
         """Asked after an error: whether it came of a lost peer; it is the training's own if not."""
         # A large world's later connections are forgotten once they have failed.
-        untold = self._peers is not None
+        untold = self._peers is not None or self._groups
         return link.peer_lost(PATIENCE_SECONDS if untold or self.forsaken else 0.0)
 
     @property

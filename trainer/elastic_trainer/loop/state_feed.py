@@ -44,7 +44,7 @@ class StateFeed:
 
     Args:
         link: to the agent.
-        state: the loop's.
+        state: returns the loop's.
         apply: applies a step, as the loop does, once its gradients are there.
         training: says which one this process takes part in; empty where that isn't known.
         prepare: called once a newcomer has a state of the size of all that follow, beside which it
@@ -55,14 +55,14 @@ class StateFeed:
     def __init__(
         self,
         link: WorkerLink,
-        state: ModelState,
+        state: Callable[[], ModelState],
         apply: Callable[[], None],
         training: Callable[[], str],
         prepare: Callable[[], None] = lambda: None,
         *,
         possible: bool,
     ) -> None:
-        self._link, self._state, self._apply = link, state, apply
+        self._link, self._told_state, self._apply = link, state, apply
         self._training, self._prepare = training, prepare
         least = read_byte_limit(os.environ, FOLLOW_VARIABLE, LEAST_BYTES)
         digests = os.environ.get(DIGESTS_VARIABLE) != "0"
@@ -74,6 +74,10 @@ class StateFeed:
         self._synced: Identity = NOTHING
         """The state that guests were brought to last."""
         self._sending_away: threading.Timer | None = None
+
+    @property
+    def _state(self) -> ModelState:
+        return self._told_state()
 
     # ---- a member's
 

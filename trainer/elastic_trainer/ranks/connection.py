@@ -54,6 +54,8 @@ class Connections:
         self._sealed: frozenset[str] | None = None
         self._comes: Callable[[Address, Address], bool] | None = None
         """Tells which of later connections are the round's; None: there are none."""
+        self._hosts: frozenset[str] = frozenset()
+        """Of all ranks, where later groups' connections are the round's, too."""
         self._numbers: list[tuple[int, int]] = []
         """Descriptor and inode of each that leads to a peer."""
         self._over = False
@@ -64,11 +66,15 @@ class Connections:
         """Return the addresses at which this process has begun to listen since this was made."""
         return self._listeners(_sockets())
 
-    def seal(self, listeners: Iterable[Address], *, more_come: bool = False) -> None:
+    def seal(
+        self, listeners: Iterable[Address], *, more_come: bool = False, groups_come: bool = False
+    ) -> None:
         """All are there, and each is to or from one of these listeners of all ranks.
 
         Args:
             more_come: there may be others later, to or from the same listeners.
+            groups_come: later groups of these ranks are the round's: what leads to a listener of
+                this process, or to one without a port of its own on a rank's host.
         """
         sockets = _sockets()
         known = set(listeners)
@@ -86,6 +92,7 @@ class Connections:
         with self._lock:
             self._sealed = self._found(of_round, sockets)
             self._comes = of_round if more_come else None
+            self._hosts = frozenset(host for host, _ in known) if groups_come else frozenset()
             self._numbers = [
                 (sockets[inode], os.fstat(sockets[inode]).st_ino)
                 for inode in self._sealed
@@ -155,6 +162,14 @@ class Connections:
 
     def _came(self, sockets: Mapping[str, int]) -> frozenset[str]:
         """Return the round's connections that were opened since all were there, and still are."""
+        if self._hosts:
+            own = {port for _, port in self._listeners(sockets)}
+            return self._found(
+                lambda local, remote: (
+                    local[1] in own or (remote[0] in self._hosts and remote[1] >= self._first_port)
+                ),
+                sockets,
+            )
         return self._found(self._comes, sockets) if self._comes is not None else frozenset()
 
     def _new(self, inode: str) -> bool:

@@ -1,0 +1,162 @@
+"""A rank of a sharded training in ElasticLoop, which lives on through rounds, and may be lost at a
+chosen point of one; the rounds are those of sharded_round.py."""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from elastic_trainer import ElasticLoop, WorkerLink
+from elastic_trainer.link.order import Order
+from elastic_trainer.parent_death import die_with
+from elastic_trainer.store.slot import Slot
+
+from tests.elastic_trainer.sharded_round import (
+    STEPS,
+    Rank,
+    Round,
+    digest,
+    make_data,
+    make_model,
+    make_optimizer,
+    shard,
+    whole,
+)
+
+HANG_SECONDS = 100
+
+
+def run_life(folder: Path, name: str, environment: Mapping[str, str]) -> NoReturn:
+    """Train until the training's end, or this process's; in a process that was forked for it.
+
+    Args:
+        name: of this process, for its log.
+        environment: as an agent gives it to its workers.
+    """
+    die_with(os.getppid())
+    output = os.open(folder / f"log-{name}", os.O_CREAT | os.O_WRONLY, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+    os.environ.update(environment)
+    code = 1
+    try:
+        _Life(folder).train()
+        code = 0
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class _Life(Rank):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, Round(0, (), 1, False, 1), 0)
+        self._loop: ElasticLoop
+        self._digested = True
+
+    def train(self) -> None:
+        self._watch()
+        self._watch_link()
+        torch.set_num_threads(1)
+        every = int(os.environ["HARNESS_EVERY"])
+        self._loop = loop = ElasticLoop(
+            self.folder / "commits",
+            make=self._make_round,
+            data=make_data(),
+            apply=self._apply,
+            begin=self._begun,
+            every=every,
+        )
+        for inputs, wanted in loop:
+            with loop.step():
+                if not self._digested:
+                    # Between rounds nobody may communicate, in a body all do.
+                    self._digested = True
+                    self.log(
+                        kind="restored",
+                        identity=(loop.checkpointer.parent, loop.steps),
+                        digest=digest(loop.module, loop.optimizer),
+                        **self._seen(),
+                    )
+                error = torch.nn.functional.mse_loss(loop.model(inputs), wanted)
+                (loop.weight * error).backward()
+                if loop.data.last:
+                    self.reach("in a step")
+            if loop.stepped and loop.steps == STEPS:
+                loop.stop()
+        self.log(kind="finished")
+
+    def _make_round(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        """Begin a round, of which the loop knows its number alone."""
+        number = self._loop.link.round
+        self.round = pickle.loads((self.folder / f"round-{number}").read_bytes())
+        self.rank = int(os.environ["RANK"])
+        self._hits, self.reads, self._restoring = 0, 0, True
+        self._said.close()
+        self._said = open(self.folder / f"said-{number}-{self.rank}", "w", buffering=1)  # noqa: SIM115
+        model = make_model()
+        shard(model, self.round)
+        return model, make_optimizer(model)
+
+    def _begun(self, loop: ElasticLoop) -> None:
+        self.reach("restored")
+        self._restoring = False
+        self._digested = False
+        if loop.steps == STEPS:  # a node was lost after the last step, which was saved
+            identity = (loop.checkpointer.parent, loop.steps)
+            self.log(kind="restored", identity=identity, **self._seen())
+            loop.stop()
+
+    def _seen(self) -> dict[str, Any]:
+        assert self._found is not None
+        sources = sorted({source.name for source in self._found.sources})
+        return {"sources": sources, "reads": self.reads}
+
+    def _apply(self) -> None:
+        loop = self._loop
+        loop.optimizer.step()
+        made = (loop.checkpointer.run, loop.steps + 1)
+        self.log(kind="made", identity=made, digest=digest(loop.module, loop.optimizer))
+        if made[1] == STEPS:
+            file = io.BytesIO()
+            torch.save(whole(loop.module, loop.optimizer), file)
+            if self.rank == 0:
+                (self.folder / "final.new").write_bytes(file.getvalue())
+                os.rename(self.folder / "final.new", self.folder / "final")
+        self.reach("stepped")
+
+    def _watch_link(self) -> None:
+        """A fence comes at a step known before; what is saved is verified at once."""
+        life = self
+
+        def boundary_known(
+            link: WorkerLink, step: int, samples: int = 0, waited: float = 0.0
+        ) -> Order:
+            if link.over:
+                return Order.ABORTED
+            if step != life.round.fence:
+                return Order.GO
+            leaves = life.round.node_of(life.rank) in life.round.leavers
+            link.memory_stays = not leaves
+            return Order.LEAVE if leaves else Order.FENCE
+
+        def saved(_: WorkerLink, path: str, *__: Any, **___: Any) -> None:
+            life.reach("in memory")
+            assert Slot(Path(path)).verify() is not None
+            life.reach("sealed")
+
+        WorkerLink.boundary = boundary_known  # type: ignore[method-assign]
+        WorkerLink.saved = saved  # type: ignore[assignment,method-assign]

@@ -1,0 +1,73 @@
+"""Making: a sharded model and its optimizer, made anew by the script for each round's world.
+
+A model that `fully_shard` has divided among the ranks of one world can't be given to another. So
+the script says how it is made, and the loop fills it with the state that memory holds.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import debug as tensor_debug
+
+from elastic_trainer.checkpoint.model_state import Stateful
+
+Made = (
+    tuple[torch.nn.Module, torch.optim.Optimizer]
+    | tuple[torch.nn.Module, torch.optim.Optimizer, Mapping[str, Stateful]]
+)
+"""A model, its optimizer, and what else is to be saved, by name."""
+
+_EXAMPLE = (
+    "a function that returns (model, optimizer), or (model, optimizer, extra), with "
+    "fully_shard(model) before the optimizer is made"
+)
+
+
+def make_sharded(
+    make: Callable[[], Made], seed: int
+) -> tuple[torch.nn.Module, torch.optim.Optimizer, dict[str, Stateful]]:
+    """Return what `make` makes for the world that there is. On all ranks, which all draw the same
+    numbers in it, as parts of one beginning are to fit.
+
+    Raises:
+        TypeError: it returns something else.
+        ValueError: the model isn't sharded.
+    """
+    drawn = torch.get_rng_state()
+    torch.manual_seed(seed)
+    made = make()
+    torch.set_rng_state(drawn)
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise TypeError(f"make returned a {type(made).__name__}: expected {_EXAMPLE}")
+    model, optimizer = made[:2]
+    extra = dict(made[2]) if len(made) == 3 else {}
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"make returned a {type(model).__name__} as model: expected {_EXAMPLE}")
+    if not any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        raise ValueError(
+            f"make returned a {type(model).__name__} that isn't sharded: expected {_EXAMPLE}; a "
+            "model that every rank has whole is given as model=, with optimizer=, and made once"
+        )
+    return model, optimizer, extra
+
+
+def forget_world() -> None:
+    """Let go of what a world's sharded tensors have left behind, once nothing holds them.
+
+    torch keeps what it has found out about operations by the ranks that share a tensor, with the
+    process groups of that time; a later world of equal ranks would be given those. A sharded model
+    refers to itself, so only a collection frees it.
+    """
+    # Private, and "for debugging" to torch, which knows of no second world in a process.
+    for name in ("_clear_sharding_prop_cache", "_clear_python_sharding_prop_cache"):
+        clear = getattr(tensor_debug, name, None)
+        if clear is not None:
+            clear()
+            break
+    else:
+        DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
+    gc.collect()
