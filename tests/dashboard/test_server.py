@@ -104,6 +104,8 @@ async def test_files_are_those_of_the_page_and_no_others(tmp_path: Path) -> None
             "/page/",
             "/page/app.js/",
             "/page/app.js%00.html",
+            "//api/jobs",
+            "/page/%2e%2e/api/jobs",
         ):
             # As it stands: clients would tidy it up.
             reader, writer = await asyncio.open_connection(*host.split(":"))
@@ -115,7 +117,9 @@ async def test_files_are_those_of_the_page_and_no_others(tmp_path: Path) -> None
             assert answer.split(maxsplit=2)[1] in (b"404", b"400"), (path, answer)
 
 
-async def test_strangers_and_oversized_requests_are_refused(tmp_path: Path) -> None:
+async def test_strangers_and_oversized_requests_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with opened(tmp_path) as page:
         page.show(0, 1)
         for expected, headers in (
@@ -135,7 +139,9 @@ async def test_strangers_and_oversized_requests_are_refused(tmp_path: Path) -> N
             ) as answer:
                 assert answer.status == expected
         assert (await page.get("/api/jobs?text=" + "x" * 2000))[0] == 414
+        assert (await page.get("/api/%6aobs", Authorization=""))[0] == 401
         assert (await page.get("/api/jobs", **{"X-Large": "x" * 20_000}))[0] == 400
+        assert caplog.records == [], "nobody fills the log"
 
 
 async def frames(stream: aiohttp.ClientResponse) -> AsyncIterator[str]:

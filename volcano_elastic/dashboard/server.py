@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from volcano_elastic.dashboard import access
 from volcano_elastic.dashboard.answer_cache import AnswerCache
@@ -32,6 +33,7 @@ from volcano_elastic.forecast.job_record import JobRecord
 from volcano_elastic.kube.resource import Object
 
 _log = logging.getLogger(__name__)
+_http_log = logging.getLogger(f"{__name__}.http")
 FILES = Path(__file__).parent / "page"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _MOST_VIEWERS = 200
@@ -63,6 +65,15 @@ class Sources:
     details: JobDetails
     waits_for: Callable[[], str]
     clock: Callable[[], datetime]
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Return whether a record tells of more than a request that was no HTTP: whoever reaches the
+    port could fill the log with those."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_http_log.addFilter(_is_ours)
 
 
 class _BadQuestion(Exception):
@@ -400,7 +411,9 @@ async def serving(
     Raises:
         OSError: the address can't be listened on.
     """
-    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=0.5)
+    runner = web.AppRunner(
+        server.application(), access_log=None, logger=_http_log, shutdown_timeout=0.5
+    )
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

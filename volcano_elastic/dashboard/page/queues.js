@@ -46,18 +46,24 @@ export function queueLink(name) {
   return h("a", { href: `#/queue/${encodeURIComponent(name)}` }, name || "in no queue");
 }
 
+/** Numbers of a queue: heading, field of the overview, and `wide` where a narrow screen leaves it out. */
+const COLUMNS = [
+  ["held", "held"], ["running", "running", "wide"], ["deserved", "deserved"], ["guaranteed", "guarantee"],
+  ["borrowed", "borrowed", "wide"], ["may still take", "free"], ["wanted", "wanted"],
+  ["idle though wanted", "idleWanted"], ["jobs", "jobs"], ["waiting", "waiting"],
+];
+
 function tree(overview) {
   const most = Math.max(1, ...overview.queues.map((one) => Math.max(one.held, one.deserved ?? 0, one.guarantee ?? 0)));
-  const number = (value, style = "") => h("td", { class: `number ${style}` }, amount(value));
-  return h("div", { class: "scroll" }, h("table", null,
+  const number = (one, [label, field, style = ""]) => h("td",
+    { class: `number ${field === "idleWanted" && one[field] ? "bad" : style}`, "data-label": label }, amount(one[field]));
+  return h("div", { class: "scroll" }, h("table", { class: "stack" },
     h("thead", null, h("tr", null, h("th", null, "queue"), h("th", null, "held, deserved ┃, guaranteed ┊"),
-      ["held", "running", "deserved", "guaranteed", "borrowed", "may still take", "wanted", "idle though wanted", "jobs", "waiting"]
-        .map((name) => h("th", { class: `number ${["running", "borrowed", "guaranteed"].includes(name) ? "wide" : ""}` }, name)))),
+      COLUMNS.map(([label, , style = ""]) => h("th", { class: `number ${style}` }, label)))),
     h("tbody", null, overview.queues.map((one) => h("tr", null,
       h("td", { class: `name d${Math.min(4, one.depth)}` }, queueLink(one.name), notes(one)),
       h("td", null, bar(one, most)),
-      number(one.held), number(one.running, "wide"), number(one.deserved), number(one.guarantee, "wide"), number(one.borrowed, "wide"),
-      number(one.free), number(one.wanted), number(one.idleWanted, one.idleWanted ? "bad" : ""), number(one.jobs), number(one.waiting))))),
+      COLUMNS.map((column) => number(one, column)))))),
   overview.moreQueues ? h("p", { class: "soft" }, `and ${overview.moreQueues} more`) : null);
 }
 
