@@ -193,10 +193,14 @@ async def observe(client: Client, operator_namespace: str, namespace: str) -> Fa
 
 async def _told(asked: str, answer: Awaitable[_T]) -> _T | Untold:
     """Return the answer, or why there is none; raises what is no answer of the API server's."""
-    from volcano_elastic.kube.client import ApiError
+    from volcano_elastic.kube.client import ApiError, NotFound
 
     try:
         return await answer
+    except NotFound as error:
+        if error.reason:  # a Status: something that is asked for by name isn't there
+            return Untold(f"the API server refuses to {asked}: {error}")
+        return Untold(f"this API server does not serve what it takes to {asked}")
     except ApiError as error:
         if error.code == 401:
             raise
