@@ -30,7 +30,9 @@ def scale(loop: ElasticLoop) -> None:
 loop = ElasticLoop(given.folder, model=net, optimizer=optimizer, data=data, begin=scale)
 for images, labels in loop:
     with loop.step():
-        (loop.weight * torch.nn.functional.cross_entropy(loop.model(images), labels)).backward()
+        loss = torch.nn.functional.cross_entropy(loop.model(images), labels)
+        (loop.weight * loss).backward()
+    loop.link.report(loss=loss.item())  # for the job's status
     time.sleep(given.step_seconds)
 if loop.rank == 0:
     right = (net(digits[1437:, :64] / 16).argmax(1) == digits[1437:, 64]).float().mean().item()

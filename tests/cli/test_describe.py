@@ -44,6 +44,7 @@ COORDINATOR = {
     "steps_per_second": 9.5,
     "committed_step": 100,
     "progress": {"samples": 401, "total": 1000, "remaining_seconds": 3661.2},
+    "metrics": {"loss": "0.31", "accuracy": "0.9"},
     "rounds": [
         {
             "round": number,
@@ -140,6 +141,7 @@ def test_a_job_is_described_with_its_failures_first_one_first() -> None:
     assert "3 ready of 4, between 2 and 8; restarts: 1" in said
     assert "round 8 of 4 nodes, step 120 (9.5 a second), committed: 100" in said
     assert "Progress: 40.1%, 401 of 1000 samples, 1:01:01 left at this size" in said
+    assert "Metrics: accuracy 0.9, loss 0.31\n" in said
     assert "0.052 s  10..20            worker 3 joined" in said
     first = said.index("rank 1 (worker 1, pid 101), exit code 1: ValueError: of 1")
     second = said.index("rank 2 (worker 2, pid 102), SIGKILL: out of memory")

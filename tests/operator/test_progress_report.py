@@ -44,6 +44,28 @@ def test_whatever_is_told_the_percentage_and_the_rest_are_within_bounds(
     assert found.remaining is None or 0 <= found.remaining <= MOST_SECONDS
 
 
+def test_metrics_are_kept_by_name_and_nonsense_among_them_is_left_out() -> None:
+    told = {"loss": "0.31", "nan": "nan", "x" * 64: "1", "": "1", "words": "many", "number": 1}
+    found = read({"samples": 1, "total": 2}, told)
+    assert found == Progress(50, None, {"loss": "0.31", "nan": "nan"})
+    assert read(None, {"loss": "0.31"}) == Progress(None, None, {"loss": "0.31"})
+    assert read(None, {"loss": "low"}) is None
+    many = read(None, {f"m{i}": "1" for i in range(99)})
+    assert many is not None and len(many.metrics) == 16
+
+
+def test_metrics_are_written_at_first_and_then_in_time() -> None:
+    first = to_write({}, Progress(None, None, {"loss": "2"}), NOW)
+    assert first is not None and first["metrics"] == [{"name": "loss", "value": "2"}]
+    later = Progress(None, None, {"loss": "1"})
+    assert to_write(first, later, NOW + timedelta(minutes=4)) is None
+    assert to_write(first, later, NOW + timedelta(minutes=6)) is not None
+    same = Progress(None, None, {"loss": "2"})
+    assert to_write(first, same, NOW + timedelta(hours=6)) is None, "nothing is new"
+    both = to_write(first, Progress(5, None, {"loss": "2"}), NOW)
+    assert both is not None and both["progressPercentage"] == 5, "how far it is has become known"
+
+
 def test_the_first_word_and_large_changes_are_written_at_once_and_small_ones_in_time() -> None:
     known: dict[str, Any] = {}
     written = []

@@ -46,7 +46,8 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
 
     \b
     JSON: job, condition, elastic (the status' field); coordinator {round, phase, world, step,
-    stepsPerSecond, committedStep, progress {samples, total, remainingSeconds} or null, verdict: why
+    stepsPerSecond, committedStep, progress {samples, total, remainingSeconds} or null, metrics:
+    what the script reports, by name; verdict: why
     training has failed for good, or null} or null, coordinatorSilent: why, or null; rounds [{round,
     world, time, reason, pauseSeconds, firstStep, lastStep}]; excluded [{node, workers, reason}]:
     nodes that are in no further round; nodeCheck {rounds, seconds, over: why it is, or null, nodes
@@ -101,6 +102,7 @@ def description(
             "stepsPerSecond": told["steps_per_second"],
             "committedStep": told["committed_step"],
             "progress": _progress(told.get("progress")),
+            "metrics": dict(told.get("metrics") or {}),
             "verdict": told.get("verdict"),
         }
         if told
@@ -214,6 +216,9 @@ def text(found: Mapping[str, Any]) -> str:
                 f"Progress: {progress['samples'] / progress['total']:.1%}, "
                 f"{progress['samples']} of {progress['total']} samples{rest}"
             )
+        if metrics := coordinator["metrics"]:
+            figures = ", ".join(f"{name} {value}" for name, value in sorted(metrics.items()))
+            lines.append(f"Metrics: {figures}")
         if coordinator["verdict"]:
             lines.append(f"Given up: {coordinator['verdict']}")
     elif found["condition"] in ("Succeeded", "Failed"):

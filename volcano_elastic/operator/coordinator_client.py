@@ -179,7 +179,7 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         goodput.read(answer.get("goodput")),
         _commits(answer.get("commits")),
         straggler_report.read(answer),
-        progress_report.read(answer.get("progress")),
+        progress_report.read(answer.get("progress"), answer.get("metrics")),
         divergence_report.read(answer),
         load_report.read(answer.get("loads"), job),
         checkpoint_report.read(answer.get("commit_bytes")),

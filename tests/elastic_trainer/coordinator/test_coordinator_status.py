@@ -14,6 +14,7 @@ from elastic_trainer.protocol.message import (
     Committed,
     Failed,
     Progress,
+    Reported,
     WorkersFailed,
 )
 
@@ -95,6 +96,15 @@ def test_speeds_are_samples_a_second_at_each_size() -> None:
         job.say("a0", Progress(2, number, samples=number * 64))
     found = status(job.state, "ns/job", job.now, 0.0)["speeds"]
     assert found == {"1": pytest.approx(320), "2": pytest.approx(640)}
+
+
+def test_the_newest_figures_of_each_name_are_told() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    job.say("a0", Reported(("loss", "rate"), ("2", "0.1")), Reported(("loss",), ("nan",)))
+    told = status(job.state, "ns/job", job.now, 0.0)
+    assert told["metrics"] == {"loss": "nan", "rate": "0.1"}
+    job.say("a1", Reported(tuple(f"m{i}" for i in range(16)), ("1",) * 16))
+    assert len(status(job.state, "ns/job", job.now, 0.0)["metrics"]) == 16
 
 
 def test_progress_is_of_the_newest_step_and_the_rest_as_fast_as_at_the_present_size() -> None:

@@ -26,6 +26,7 @@ from elastic_trainer.protocol.message import (
     Linked,
     Member,
     NewestCommit,
+    Reported,
     Round,
     WorkersFailed,
 )
@@ -285,6 +286,15 @@ async def test_a_worker_may_ask_what_is_known_of_a_storages_commits(served: Serv
     assert Committed(1, 60, place="ours", size=4096) in served.told
 
 
+async def test_figures_are_passed_on_and_what_is_none_is_refused(served: Served) -> None:
+    worker = await served.worker()
+    worker.say(link.Reported('{"loss": "0.31"}'))
+    await served.until(lambda: Reported(("loss",), ("0.31",)) in served.told)
+    worker.say(link.Reported('{"loss": 0.31}'))
+    refused = await worker.answer()
+    assert isinstance(refused, link.Refused) and "Reported.figures: expected" in refused.reason
+
+
 async def test_a_run_that_began_is_told_to_the_coordinator_and_with_the_next_place(
     served: Served,
 ) -> None:
@@ -307,6 +317,7 @@ async def test_nothing_that_a_worker_says_ends_the_agents_service(served: Served
             link.StepInProgress(3, 4),
             link.Fenced(2),
             link.Committed(1, 5, "place"),
+            link.Reported('{"loss": "0.31"}'),
             link.AskNewestCommit("place"),
             SAVED,
             link.Settle(True),

@@ -117,6 +117,24 @@ def test_who_asks_for_commits_hears_of_them_or_of_the_rounds_end(
     assert heard == [found]
 
 
+def test_rank_0_reports_figures_and_the_last_ones_before_the_end(
+    link: tuple[WorkerLink, AgentEnd],
+) -> None:
+    worker, agent = link
+    for round_, rank in ((2, 1), (3, 0)):
+        waiting = threading.Thread(target=worker.next_place, daemon=True)
+        waiting.start()
+        assert agent.heard() == message.Idle(round_ - 1)
+        agent.say(message.Place(round_, rank=rank, world=2, address="127.0.0.1", port=1))
+        waiting.join(PATIENCE)
+        worker.report(**({"loss": 3.0} if rank else {"accuracy": 0.5}))
+    assert agent.heard() == message.Reported('{"accuracy": "0.5"}')
+    worker.report(accuracy=0.75)
+    worker.finished()
+    assert agent.heard() == message.Reported('{"accuracy": "0.75"}')
+    assert agent.heard() == message.Finished()
+
+
 def test_without_an_agent_no_commits_are_known() -> None:
     assert WorkerLink(None).newest_commit("place") == -1
 

@@ -20,6 +20,7 @@ from elastic_trainer.agent.step_times import StepTimes
 from elastic_trainer.data.division import Division
 from elastic_trainer.failures.failure import Exit
 from elastic_trainer.link import message as link
+from elastic_trainer.link.figures import decoded
 from elastic_trainer.link.listener import Accepted, Listener, read_line
 from elastic_trainer.link.message import MessageError, decode_from_worker
 from elastic_trainer.link.peer import descends, is_alive
@@ -37,6 +38,7 @@ from elastic_trainer.protocol.message import (
     Member,
     NewestCommit,
     Progress,
+    Reported,
     Round,
     Stopped,
     Transferring,
@@ -109,6 +111,7 @@ class WorkerServer:
             link.StepInProgress: self._on_step_in_progress,
             link.Fenced: self._on_fenced,
             link.Committed: self._on_committed,
+            link.Reported: self._on_reported,
             link.AskNewestCommit: self._on_ask_newest_commit,
             link.AskFeeders: self._on_ask_feeders,
             link.Saved: self._on_saved,
@@ -380,6 +383,13 @@ class WorkerServer:
 
     def _on_committed(self, local: LocalRound, worker: Worker, done: link.Committed) -> None:
         self._committed(done.step, done.round, done.place, done.size)
+
+    def _on_reported(self, local: LocalRound, worker: Worker, said: link.Reported) -> None:
+        try:
+            figures = decoded(said.figures)
+        except ValueError as error:
+            raise MessageError(f"Reported.figures: {error}") from None
+        self._tell(Reported(tuple(figures), tuple(figures.values())))
 
     def _on_ask_newest_commit(
         self, local: LocalRound, worker: Worker, asked: link.AskNewestCommit

@@ -9,7 +9,14 @@ from elastic_trainer.coordinator.goodput import Book, Ledger, Use
 from elastic_trainer.coordinator.inheritance import Arrival
 from elastic_trainer.coordinator.model import Event, Phase, Received, State, Tick
 from elastic_trainer.coordinator.replacement import replace
-from elastic_trainer.protocol.message import Heartbeat, Hello, Load, Progress, Transferring
+from elastic_trainer.protocol.message import (
+    Heartbeat,
+    Hello,
+    Load,
+    Progress,
+    Reported,
+    Transferring,
+)
 from elastic_trainer.protocol.pace import silence
 
 SETTLE_MILLISECONDS = 1000
@@ -26,7 +33,7 @@ def booked(before: State, after: State, event: Event, now: float) -> State:
     """
     moment = int(now * 1000)
     said = event.message if isinstance(event, Received) else None
-    if isinstance(said, Heartbeat | Transferring | Load):
+    if isinstance(said, Heartbeat | Transferring | Load | Reported):
         return after
     changed = _facts(before) != _facts(after)
     if not changed and isinstance(said, Progress):

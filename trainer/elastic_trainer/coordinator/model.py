@@ -230,6 +230,8 @@ class State:
     """Recent (time, step), for the speed."""
     total_samples: int = 0
     """Samples that training will have consumed in the end; 0: not known."""
+    figures: Mapping[str, str] = field(default_factory=dict)
+    """Those that the script reported last, by name."""
     rounds: tuple[RoundRecord, ...] = ()
     watch: StepWatch = field(default_factory=StepWatch)
     """The watch over steps that come, or don't."""

@@ -11,6 +11,7 @@ from elastic_trainer.coordinator.divergence_check import hear_digests
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.failure_policy import Fail, decide
 from elastic_trainer.coordinator.feeders import tell_newcomers
+from elastic_trainer.coordinator.figures import hear_figures
 from elastic_trainer.coordinator.load import hear_load
 from elastic_trainer.coordinator.model import (
     Checking,
@@ -52,6 +53,7 @@ from elastic_trainer.protocol.message import (
     Load,
     NewestCommit,
     Progress,
+    Reported,
     Round,
     RoundOver,
     Stopped,
@@ -549,7 +551,8 @@ _HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
     Inspected: _inspected,
     Digested: hear_digests,
     Load: hear_load,
+    Reported: hear_figures,
 }
 
-_IDLE = (Heartbeat, Progress, Failed, Transferring, Load)
+_IDLE = (Heartbeat, Progress, Failed, Transferring, Load, Reported)
 """They change nothing that a round depends on, and are nearly all that a large job says."""

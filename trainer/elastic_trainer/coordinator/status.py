@@ -51,6 +51,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "speeds": {str(size): speed for size, speed in sorted(speeds(state.rounds).items())},
         "committed_step": state.committed_step,
         "progress": progress(state),
+        "metrics": dict(state.figures),
         "commits": {one.place: one.step for one in state.commits},
         "commit_bytes": state.commit_bytes or None,
         "rounds": [_round(record, offset) for record in state.rounds],

@@ -81,6 +81,14 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class Reported:
+    """The script reports figures of training; rank 0 says it."""
+
+    figures: str
+    """As `link.figures` encodes them."""
+
+
+@dataclass(frozen=True, slots=True)
 class AskNewestCommit:
     """Asks for NewestCommit, of the storage whose path or URL has this digest."""
 
@@ -301,6 +309,7 @@ FromWorker = (
     | StepInProgress
     | Fenced
     | Committed
+    | Reported
     | AskNewestCommit
     | AskFeeders
     | Saved

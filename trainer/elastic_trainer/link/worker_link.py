@@ -20,11 +20,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NoReturn
 
 from elastic_trainer.link import error_file
+from elastic_trainer.link.figures import Figures, encoded
 from elastic_trainer.link.message import (
     LINE_BYTES,
     AskFeeders,
@@ -49,6 +50,7 @@ from elastic_trainer.link.message import (
     Parked,
     Place,
     Refused,
+    Reported,
     RoundOver,
     Saved,
     SecondaryFailure,
@@ -148,6 +150,7 @@ class WorkerLink:
         """The answer to `feeders`; None: there is none yet."""
         self._sending = threading.Lock()
         self._progress = ProgressPage.private()
+        self._figures = Figures()
         self._handlers: dict[type, Callable[[Any], FromWorker | None]] = {
             AskStep: self._on_ask_step,
             StopAt: self._on_stop_at,
@@ -341,6 +344,15 @@ class WorkerLink:
         many isn't known."""
         self._progress.plans(samples)
 
+    def report(self, **figures: float) -> None:
+        """Report figures of training by name, such as `loss=0.31`, for the job's status. Those of
+        rank 0 count; they are sent at most once a second.
+
+        Raises:
+            ValueError: more than 16 names, or one of more than 63 characters.
+        """
+        self._tell_figures(self._figures.report(figures, time.monotonic()))
+
     def transferred(self, count: int) -> None:
         """So many bytes of state were sent, received or read: who waits for it knows that this
         process is on its way into the round."""
@@ -495,6 +507,7 @@ class WorkerLink:
         before is started again, and all others with it, to run the script's tail anew.
         """
         self._finished = True
+        self._tell_figures(self._figures.take())
         self._send(Finished())
 
     # ---- the agent's side
@@ -614,6 +627,7 @@ class WorkerLink:
     def _goodbye(self) -> None:
         if os.getpid() == self._pid and not self._failing:
             self._closing = True
+            self._tell_figures(self._figures.take())
             self._send(Goodbye())
 
     def _forget(self) -> None:
@@ -623,6 +637,12 @@ class WorkerLink:
             self._connection = None
             self._progress = ProgressPage.private()
             self._pending = False
+
+    def _tell_figures(self, figures: Mapping[str, str]) -> None:
+        place = self._place
+        rank = int(os.environ.get("RANK", "0")) if place is None else place.rank
+        if figures and rank == 0:
+            self._send(Reported(encoded(figures)))
 
     def _send(self, message: FromWorker) -> None:
         connection = self._connection

@@ -297,6 +297,14 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Reported:
+    """Figures of training, by name, that its script reports, as texts of numbers."""
+
+    names: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class WorkersFailed:
     round: int = 0
 
@@ -455,6 +463,7 @@ AgentMessage = (
     | Digested
     | Load
     | Whole
+    | Reported
 )
 CoordinatorMessage = (
     Heartbeat
@@ -487,7 +496,7 @@ _LISTS = (
 """Fields that hold values of their own."""
 _PLAIN = (
     *("pids", "milliseconds", "compute", "waited", "network", "batches", "batch_samples"),
-    *("digests", "diverged", "reduced", "shares"),
+    *("digests", "diverged", "reduced", "shares", "names", "values"),
 )
 """Fields that hold several numbers or texts."""
 

@@ -131,6 +131,7 @@ function training(told) {
   if (!one) return h("p", { class: "soft" }, `Not known: ${told.coordinatorSilent}`);
   return h("p", null, `${one.phase}, round ${one.round} of ${one.world} nodes, step ${one.step} (${amount(one.stepsPerSecond)} a second), committed: ${one.committedStep}`,
     one.progress ? `; ${Math.floor(100 * one.progress.samples / one.progress.total)} % of ${amount(one.progress.total)} samples` : null,
+    Object.keys(one.metrics ?? {}).length ? `; ${Object.entries(one.metrics).sort().map(([name, value]) => `${name} ${value}`).join(", ")}` : null,
     one.verdict ? h("span", { class: "bad" }, `; given up: ${one.verdict}`) : null);
 }
 
