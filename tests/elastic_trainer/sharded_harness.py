@@ -323,7 +323,7 @@ class Training:
         return (0, 0)
 
 
-def _alone() -> list[torch.Tensor]:
+def trained_alone() -> list[torch.Tensor]:
     """Return what one process without shards ends with."""
     with shared_memory() as folder:
         pid = os.fork()
@@ -363,7 +363,7 @@ def main() -> int:
     largest, equal, failed = 0.0, 0, []
     store = Store()
     began = time.monotonic()
-    alone = _alone()
+    alone = trained_alone()
     try:
         for seed in range(options.seed, options.seed + options.seeds):
             with shared_memory() as folder:

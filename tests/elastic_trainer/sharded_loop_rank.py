@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 from elastic_trainer import ElasticLoop, WorkerLink
+from elastic_trainer.checkpoint.restorer import Restorer
 from elastic_trainer.link.order import Order
 from elastic_trainer.parent_death import die_with
 from elastic_trainer.store.slot import Slot
@@ -66,6 +67,8 @@ class _Life(Rank):
         super().__init__(folder, Round(0, (), 1, False, 1), 0)
         self._loop: ElasticLoop
         self._digested = True
+        self._asked = False
+        """It looked into storage for commits as the round began."""
 
     def train(self) -> None:
         self._watch()
@@ -104,7 +107,7 @@ class _Life(Rank):
         number = self._loop.link.round
         self.round = pickle.loads((self.folder / f"round-{number}").read_bytes())
         self.rank = int(os.environ["RANK"])
-        self._hits, self.reads, self._restoring = 0, 0, True
+        self._hits, self.reads, self._restoring, self._asked = 0, 0, True, False
         self._said.close()
         self._said = open(self.folder / f"said-{number}-{self.rank}", "w", buffering=1)  # noqa: SIM115
         model = make_model()
@@ -123,7 +126,7 @@ class _Life(Rank):
     def _seen(self) -> dict[str, Any]:
         assert self._found is not None
         sources = sorted({source.name for source in self._found.sources})
-        return {"sources": sources, "reads": self.reads}
+        return {"sources": sources, "reads": self.reads, "asked": self._asked}
 
     def _apply(self) -> None:
         loop = self._loop
@@ -158,5 +161,12 @@ class _Life(Rank):
             assert Slot(Path(path)).verify() is not None
             life.reach("sealed")
 
+        survey = Restorer._take_storage_over
+
+        def surveys(*arguments: Any) -> Any:
+            life._asked = True
+            return survey(*arguments)
+
+        Restorer._take_storage_over = surveys  # type: ignore[method-assign]
         WorkerLink.boundary = boundary_known  # type: ignore[method-assign]
         WorkerLink.saved = saved  # type: ignore[assignment,method-assign]

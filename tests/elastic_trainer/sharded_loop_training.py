@@ -41,6 +41,7 @@ from tests.elastic_trainer.sharded_harness import (
     LOST_SECONDS,
     ROUND_SECONDS,
     Counts,
+    Identity,
     Store,
     Training,
     Violation,
@@ -114,6 +115,8 @@ class LoopTraining(Training):
 
     def __init__(self, seed: int, folder: Path, store: Store, counts: Counts) -> None:
         super().__init__(seed, folder, store, counts)
+        self._ordered = False
+        """The last round ended in order, and all of its state is on the nodes that stay."""
         self._workers: list[_Worker] = []
         self._started = 0
 
@@ -160,6 +163,19 @@ class LoopTraining(Training):
             self._until(round_, lambda: all(one.code is not None for one in members), members)
         self._workers = [one for one in self._workers if one.code is None]
         return lost
+
+    def _check(self, round_: Round, whole: Identity, stored: Identity, lost: int | None) -> None:
+        super()._check(round_, whole, stored, lost)
+        asked = [
+            one["asked"]
+            for rank in range(round_.world)
+            for one in self._said(round_.number, rank)
+            if one["kind"] == "restored"
+        ]
+        if self._ordered and any(asked):
+            raise Violation(f"storage was looked into, and memory had all: {round_}")
+        staying = set(round_.nodes) - set(round_.leavers)
+        self._ordered = lost is None and bool(round_.fence) and len(staying) > 1
 
     def _lose(self, round_: Round, members: list[_Worker]) -> int | None:
         """Where a rank was killed, its node goes with it; return that."""

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
 
 import pytest
+import torch
 
-from tests.elastic_trainer.sharded_harness import Counts, Store, Training, shared_memory
+from tests.elastic_trainer.sharded_harness import (
+    Counts,
+    Store,
+    Training,
+    shared_memory,
+    trained_alone,
+)
+from tests.elastic_trainer.sharded_loop_training import LoopTraining
 from tests.elastic_trainer.sharded_round import Round
 
 pytestmark = pytest.mark.process
@@ -44,3 +53,28 @@ def test_after_four_of_six_nodes_left_the_two_mirror_each_other() -> None:
                     shutil.rmtree(folder / f"node-{node}")
     finally:
         store.close()
+
+
+def test_processes_that_live_on_change_their_world_without_a_look_at_storage() -> None:
+    store = Store()
+    try:
+        with shared_memory() as folder:
+            training = LoopTraining(1, folder, store, Counts())
+            with contextlib.closing(training):
+                rounds = (((0, 1), 2, ()), ((2, 0, 1), 4, (0,)), ((2, 1), 0, ()))
+                for number, (nodes, fence, leavers) in enumerate(rounds, 1):
+                    training.nodes = list(nodes)
+                    round_ = Round(number, nodes, 1, False, 9, fence, leavers)
+                    stored, whole = training._stored(), training._whole_in_memory()
+                    assert training._train(round_) is None
+                    training._check(round_, whole, stored, None)
+                    assert training._ordered == bool(fence)
+                    begun = [one for one in training._said(number, 0) if one["kind"] == "restored"]
+                    assert begun[0]["identity"][1] == (0, 2, 4)[number - 1], "no step is lost"
+                    for node in leavers:
+                        shutil.rmtree(folder / f"node-{node}")
+            final = torch.load(folder / "final")
+    finally:
+        store.close()
+    gaps = [(one - other).abs().max() for one, other in zip(final, trained_alone(), strict=True)]
+    assert float(max(gaps)) <= 1e-9

@@ -8,10 +8,12 @@ import pytest
 from elastic_trainer.checkpoint.recovery import (
     NOTHING,
     Available,
+    Part,
     Source,
     Stored,
     choose_recovery_source,
     find_other_training,
+    is_live,
     next_run,
     why_not_begin,
 )
@@ -24,6 +26,31 @@ def has(live: tuple[int, int] = NOTHING, *memory: tuple[int, int], **given: Any)
 
 
 KEEP, MEMORY, STORAGE, PEER = Source.KEEP, Source.MEMORY, Source.STORAGE, Source.PEER
+
+
+class TestStorageIsAsked:
+    @given(st.integers(1, 4), st.data())
+    def test_unless_all_of_what_a_round_ended_with_is_in_memory(
+        self, ranks: int, data: st.DataObject
+    ) -> None:
+        world = data.draw(st.integers(1, 4))
+        found = data.draw(st.lists(st.sets(st.integers(0, world - 1)), min_size=ranks))
+        stood = data.draw(st.lists(st.booleans(), min_size=len(found), max_size=len(found)))
+        available = [
+            has(
+                stood=(3, 9) if knows else NOTHING,
+                parts=tuple(("t", Part((3, 9), owner, world)) for owner in sorted(owners)),
+            )
+            for owners, knows in zip(found, stood, strict=True)
+        ]
+        whole = set().union(*found) == set(range(world))
+        assert is_live(available) == (any(stood) and whole)
+        assert next_run(available) > 3 or not any(stood)
+
+    def test_where_others_know_of_a_later_end(self) -> None:
+        parts = tuple(("t", Part((3, 9), owner, 2)) for owner in (0, 1))
+        assert is_live([has(stood=(3, 9), parts=parts), has()])
+        assert not is_live([has(stood=(3, 9), parts=parts), has(stood=(4, 2))])
 
 
 class TestChoice:

@@ -501,6 +501,11 @@ class Checkpointer:
         if together:
             self._group.barrier()
 
+    def stand(self) -> None:
+        """Know that all ranks have committed this step, and leave their round with it: where memory
+        holds all of it, the next one needs no storage."""
+        self._restorer.stand(self._identity)
+
     def _is_unsaved(self) -> bool:
         """Return whether this rank has to save, or all of them to help another."""
         unsaved = self.saved != self.data.steps

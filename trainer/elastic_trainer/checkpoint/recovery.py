@@ -8,7 +8,8 @@ peer's memory, storage. Of a replicated state any peer has all; of a sharded one
 memory of its own rank and of one rank of the next node, its mirror.
 
 Where anybody has a live state, storage isn't asked, but in a contested round: others may have gone
-on from that state, and have ended since, and their commits are in storage.
+on from that state, and have ended since, and their commits are in storage. So it is where a round
+ended in order with a sharded state that memory holds whole.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ class Available:
     """Parts of other ranks of this world: training, identity and whose it is."""
     parts: tuple[tuple[str, Part], ...] = ()
     """By training: parts of sharded states in its memory, its own and others', of any world."""
+    stood: Identity = NOTHING
+    """Of a sharded state: what its process and all others saved to memory as the last round ended,
+    which nobody has gone on from."""
     training: str = ""
     """Training whose folder this rank sees; empty if it hasn't looked. Slots of another
     training are of no use."""
@@ -205,13 +209,20 @@ def _find_whole(available: Sequence[Available], training: str) -> dict[Identity,
 
 
 def is_live(available: Sequence[Available]) -> bool:
-    """Return whether any rank has a state in its process, so that storage needn't be asked."""
-    return any(one.live != NOTHING for one in available)
+    """Return whether any rank has a state in its process, or all have a sharded one in memory that
+    their last round ended with, so that storage needn't be asked."""
+    return any(one.live != NOTHING for one in available) or _stands(available)
+
+
+def _stands(available: Sequence[Available]) -> bool:
+    stood = max(one.stood for one in available)
+    return stood != NOTHING and stood in _find_whole(available, common_training(available))
 
 
 def common_training(available: Sequence[Available]) -> str:
-    """Return the training that goes on: that of whoever is live, else rank 0's folder's."""
-    live = [one.training for one in available if one.live != NOTHING]
+    """Return the training that goes on: that of whoever is live, or was so as the last round ended,
+    else rank 0's folder's."""
+    live = [one.training for one in available if (one.live, one.stood) != (NOTHING, NOTHING)]
     return live[0] if live else available[0].training
 
 
@@ -259,6 +270,6 @@ def run_unasked(available: Sequence[Available]) -> int:
 
 def next_run(available: Sequence[Available]) -> int:
     """Return the number of a run that begins with a live state."""
-    known = [one.live for one in available]
+    known = [identity for one in available for identity in (one.live, one.stood)]
     known += [identity for one in available for _, identity in one.memory]
     return 1 + max([run for run, _ in known] + [one.last_run for one in available])

@@ -114,6 +114,8 @@ class Restorer:
         """Which one this is; empty until it is known."""
         self.run = 0
         """The run that was begun last; see recovery.py."""
+        self._stood: tuple[int, Identity] = (0, NOTHING)
+        """The round that ended with all ranks' saving of a state, and that state."""
         self._contested = False
         """Others may have gone on from a state that was live here, and storage was not asked."""
 
@@ -142,6 +144,10 @@ class Restorer:
         live = self._trusted(live)
         known = memory is None or live != NOTHING or self._looked is not None
         return self._available(live) if known else None
+
+    def stand(self, identity: Identity) -> None:
+        """Know that all ranks have saved this state to memory, and leave their round with it."""
+        self._stood = (self._link.round, identity)
 
     def _begin(self, memory: Memory | None) -> None:
         self._memory = memory
@@ -195,17 +201,8 @@ class Restorer:
         self._refuse_other_training(everyone)
         self.training = common_training(everyone)
         self._storage.adopt(self.training)
-        if is_live(everyone) and not is_contested(everyone):
-            stored = Stored(run=next_run(everyone))
-        else:
-            with self._storage.calls.telling(self._link.transferred):
-                asked = self._ask_storage(everyone) if self._group.rank == 0 else Stored()
-                stored = self._group.from_rank(0, asked)
-        if stored.refusal is not None:
-            self._give_up(StorageError(stored.refusal))
-        self.run = stored.run
-        if self._group.rank == 0:
-            self._storage.hold(self.run, self.token)
+        unasked = is_live(everyone) and not is_contested(everyone)
+        stored = self._begin_run(everyone, asks=not unasked)
         while True:
             found = choose_recovery_source(everyone, stored, sharded=self._state.sharded)
             reason = why_not_begin(found, everyone, stored)
@@ -241,6 +238,9 @@ class Restorer:
                 others = tuple(one for one in available.mirrored if one[1] != found.identity)
                 available = replace(available, mirrored=others)
             everyone = self._group.gather(available)
+            if unasked and not is_live(everyone):  # what was to be whole in memory isn't
+                unasked = False
+                stored = self._begin_run(everyone, asks=True)
         if share and spoiled and found.identity == NOTHING and found.giver == self._group.rank:
             raise RuntimeError(
                 "those whose training this process followed have all ended before their first "
@@ -256,6 +256,20 @@ class Restorer:
                 *reversed(found.identity),
             )
         return found
+
+    def _begin_run(self, everyone: Sequence[Available], *, asks: bool) -> Stored:
+        """Begin a new run; return what storage has where it is asked. On all ranks."""
+        stored = Stored(run=next_run(everyone))
+        if asks:
+            with self._storage.calls.telling(self._link.transferred):
+                asked = self._ask_storage(everyone) if self._group.rank == 0 else Stored()
+                stored = self._group.from_rank(0, asked)
+        if stored.refusal is not None:
+            self._give_up(StorageError(stored.refusal))
+        self.run = stored.run
+        if self._group.rank == 0:
+            self._storage.hold(self.run, self.token)
+        return stored
 
     def open_storage_early(self, memory: Memory | None) -> None:
         """Before this process's peers, if it has any yet, wait for it: find out which training the
@@ -308,6 +322,9 @@ class Restorer:
             begun=self.run,
             contested=self._contested,
         )
+        round_, stood = self._stood
+        if round_ and round_ + 1 == self._link.round:  # later, others may have gone on from it
+            found = replace(found, stood=stood)
         if self._memory is not None and live == NOTHING:
             # What a rank has live is newer than what it has in memory.
             found = replace(

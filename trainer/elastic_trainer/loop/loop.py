@@ -502,6 +502,7 @@ class ElasticLoop:
             commit = partial(checkpointer.commit, stored=wanted, memory_stays=stays)
             if not self._attempt(commit):
                 return True
+            checkpointer.stand()
         elif self.link.commit_wanted and not self._attempt(
             partial(checkpointer.commit, stored=True)
         ):
