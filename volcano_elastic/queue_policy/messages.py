@@ -12,8 +12,10 @@ from volcano_elastic.cluster_state.words import amount, names, plural
 from volcano_elastic.queue_policy.draft import JobDraft
 
 
-def message(draft: JobDraft, reason: Reason, helped: list[Claim], dimensions: Dimensions) -> str:
-    """`helped`: the claims that the job gave pods for."""
+def message(
+    draft: JobDraft, reason: Reason, helped: list[Claim], dimensions: Dimensions, *, waits: bool
+) -> str:
+    """`helped`: the claims that the job gave pods for; `waits`: some find no room as it is."""
     job, name = draft.job, names([draft.job.key])
     old, new = job.desired, draft.size
     match reason:
@@ -62,7 +64,8 @@ def message(draft: JobDraft, reason: Reason, helped: list[Claim], dimensions: Di
             verb, them = ("is", "it") if gpus.startswith("1 ") else ("are", "them")
             most = plural(draft.state.cap, "worker")
             grows = f"{name} grows from {old} to {new} of at most {most}"
-            return f"{gpus} {verb} idle and nobody waits for {them}; {grows}"
+            nobody = "nobody who waits can start with" if waits else "nobody waits for"
+            return f"{gpus} {verb} idle and {nobody} {them}; {grows}"
 
 
 def asked(claims: Iterable[Claim], dimensions: Dimensions) -> str:

@@ -316,13 +316,13 @@ class _Planning:
         if draft.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
             for_pods = bool(helped) and all(claim.pod is not None for claim in helped)
             reason = Reason.SHRUNK_FOR_POD if for_pods else Reason.SHRUNK_FOR_MINIMUM
-        words = message(draft, reason, helped, self._cluster.dimensions) if self._reports else ""
+        given, waits = (draft, reason, helped, self._cluster.dimensions), bool(self._claims.blocked)
         return Decision(
             job=job.key,
             old=job.desired,
             new=draft.size,
             reason=reason,
-            message=words,
+            message=message(*given, waits=waits) if self._reports else "",
             remove=tuple(pod.key for pod in eviction_order(draft.removed, worker_0=True)),
             move=tuple(sorted(pod.key for pod in draft.moved)),
             protect=draft.successors() if draft.removed or draft.moved else (),
