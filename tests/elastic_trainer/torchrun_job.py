@@ -154,6 +154,9 @@ class Job:
             "step": -1,
             "ranks": {},
             "pids": {},
+            "rounds": [],
+            "diverged": [],
+            "committed_step": -1,
         }
 
     def until(self, what: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -233,6 +236,12 @@ def children(pid: int) -> dict[str, int]:
                 )
                 found |= children(int(child))
     return found
+
+
+def reason(told: dict[str, Any]) -> str:
+    """Return why the newest round was made; empty where none is told of."""
+    rounds = told["rounds"]
+    return str(rounds[-1]["reason"]) if rounds else ""
 
 
 def gone(pid: int) -> bool:

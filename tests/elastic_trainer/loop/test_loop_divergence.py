@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.elastic_trainer.torchrun_job import Job
+from tests.elastic_trainer.torchrun_job import Job, reason
 
 pytestmark = pytest.mark.process
 
@@ -80,7 +80,7 @@ def test_a_rank_with_a_flipped_bit_is_named_and_takes_the_others_state(job: Job)
     (job.folder / "flip-0").touch()  # rank 0: whoever lacks the state takes it from the first
     told = job.until(
         "the round ends for it",
-        lambda told: "another state" in told["rounds"][-1]["reason"] and not differ(told),
+        lambda told: "another state" in reason(told) and not differ(told),
     )
     (found,) = told["diverged"]
     assert (found["rank"], found["worker"], found["outvoted"]) == (0, 0, True)
@@ -116,7 +116,7 @@ def test_a_rank_that_does_not_save_is_compared_too(job: Job) -> None:
     job.until("they train", lambda told: told["step"] >= 30)
     assert job.status()["diverged"] == []
     (job.folder / "flip-2").touch()
-    told = job.until("it is named", lambda told: "local rank 2" in told["rounds"][-1]["reason"])
+    told = job.until("it is named", lambda told: "local rank 2" in reason(told))
     begun = told["round"]
     commits_further(job, 10)
     told = job.status()
