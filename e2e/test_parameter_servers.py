@@ -144,7 +144,7 @@ async def test_servers_come_go_and_are_killed_and_workers_shrink_while_a_job_tra
     stage: Stage,
 ) -> None:
     job = ServedJob("served", min=1, max=3, epochs=40, step_seconds=0.1)
-    newcomer = DemoJob("newcomer", min=2, max=2, epochs=2, step_seconds=0.05)
+    newcomer = DemoJob("newcomer", min=2, max=2, epochs=2, step_seconds=1.0)
     client = stage.recorder.jobs.client
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 3, "the job grows to 3 workers")
@@ -170,6 +170,7 @@ async def test_servers_come_go_and_are_killed_and_workers_shrink_while_a_job_tra
     await stage.until(lambda: stage.world(newcomer) == 2, "the newcomer has its minimum")
     await stage.until(lambda: stage.worlds(job)[-1] < 3, "the job trains on with less")
     await stage.steps_on(job)
+    stage.hurry(newcomer)
     await stage.until(lambda: stage.finished(newcomer), "the newcomer finishes")
 
     result = await stage.judge_finished(job)

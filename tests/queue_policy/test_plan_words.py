@@ -39,6 +39,9 @@ def test_several_claims_are_named_together() -> None:
 
 def test_who_grows_beside_a_minimum_that_cannot_start_is_told_that_somebody_waits() -> None:
     a, b = job("a", 1, 4), job("b", 9, 9)
-    for beside, words in ([a], "nobody waits for them"), ([a, b], "nobody who waits can start with"):
+    for beside, words in (
+        ([a], "nobody waits for them"),
+        ([a, b], "nobody who waits can start with"),
+    ):
         (decision,) = plan(world(TWO_BY_TWO, beside, pods(a, "n1")), NOW).decisions
         assert words in decision.message
