@@ -45,13 +45,13 @@ class ControlPlane:
 
     name: ClassVar[str]
     rbac: ClassVar[bool] = True
-    """Whether there are users with fewer rights than the administrator's."""
+    """True if there are users with fewer rights than the administrator's."""
 
     api_server: ClassVar[str] = "apiserver"
     """Its name among the components."""
 
     kept: ClassVar[bool] = False
-    """Whether it outlives us, so that what was put in has to be taken out."""
+    """True if it outlives us, so that what was put in has to be taken out."""
 
     def __init__(self) -> None:
         self.start: Start = start

@@ -58,7 +58,7 @@ class Session:
         """Names of nodes, each time that what they hold changes."""
         self.action = ""
         self.enqueues = configuration.action("enqueue") is not None
-        """Whether a job is let in by an action of its own, and not by allocate."""
+        """True if a job is let in by an action of its own, and not by allocate."""
         self._status: dict[str, TaskStatus] = {}
         self._node: dict[str, str | None] = {}
         self._on_node: dict[str, dict[str, Task]] = defaultdict(dict)

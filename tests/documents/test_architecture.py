@@ -40,6 +40,18 @@ def test_states_are_drawn_as_the_code_has_them(table: str) -> None:
     assert f"```text\n{table}\n```" in TEXT, f"docs/architecture.md should draw\n{table}"
 
 
+def test_docstrings_begin_with_their_verb_or_noun() -> None:
+    """One that begins with one of these words leaves out what it is about."""
+    begins = re.compile(r'^ *"""(?:Of|As|What|Who|Whether)\b.*', re.MULTILINE)
+    wrong = [
+        f"{file.relative_to(ROOT)}: {found.strip()}"
+        for package in ("volcano_elastic", "embedded_cluster", "trainer")
+        for file in (ROOT / package).rglob("*.py")
+        for found in begins.findall(file.read_text())
+    ]
+    assert wrong == []
+
+
 def test_what_the_map_of_the_code_points_to_is_there() -> None:
     found = re.findall(r"`((?:volcano_elastic|trainer|tests|crds|benchmarks)/[\w/.-]+\.\w+)`", TEXT)
     assert len(found) > 20

@@ -132,7 +132,7 @@ class Identity:
 
     @property
     def succession(self) -> bool:
-        """Whether this job's agents take the coordinator over from one another."""
+        """Return whether this job's agents take the coordinator over from one another."""
         return self.elects and self.pod_index >= 0 and not self.dedicated
 
     @property

@@ -20,7 +20,7 @@ class BrainMode(StrEnum):
 
     @property
     def carried_out(self) -> bool:
-        """Whether the operator has its pods follow the estimates."""
+        """Return whether the operator has its pods follow the estimates."""
         return self in (BrainMode.AT_START, BrainMode.LIVE)
 
 

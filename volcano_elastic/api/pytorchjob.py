@@ -82,11 +82,11 @@ class ElasticPolicy:
 class ReplicaSpec:
     role: Role
     replicas: int
-    """As many as there should be; of parameter servers, by the status where that says so."""
+    """Number that there should be; of parameter servers, by the status where that says so."""
     restart_policy: str
     template: Mapping[str, Any]
     asked: int = 0
-    """What the spec says."""
+    """Number that the spec says."""
 
     @property
     def pod_spec(self) -> Mapping[str, Any]:

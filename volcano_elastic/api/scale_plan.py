@@ -87,8 +87,8 @@ class ScalePlan:
 
     @property
     def pods_known(self) -> bool:
-        """Whether it is known which pods its names mean. Until then it sizes nothing: others than
-        those would leave."""
+        """Return whether it is known which pods its names mean. Until then it sizes nothing: others
+        than those would leave."""
         return all(name in self.pods for name in (*self.remove, *self.migrate))
 
     def replicas(self, role: str, has: int = 0) -> int | None:

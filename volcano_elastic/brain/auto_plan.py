@@ -48,7 +48,7 @@ class Kept:
 
     @property
     def is_beaten(self) -> bool:
-        """Whether another plan, a person's, counts for the job."""
+        """Return whether another plan, a person's, counts for the job."""
         return self.phase == Phase.SUPERSEDED
 
 

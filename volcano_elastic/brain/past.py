@@ -37,7 +37,7 @@ class PastRun:
     """By role, as in `Run`."""
     load: JobLoad
     checkpoint: Bytes | None = None
-    """What its servers' rows took at last; None: nobody told."""
+    """Bytes that its servers' rows took at last; None: nobody told."""
 
 
 class Past:

@@ -53,7 +53,7 @@ class Told:
     time: datetime
     jobs: Mapping[str, Forecast]
     known: Mapping[str, bool]
-    """Whether a job's own training says what is left of it."""
+    """True if a job's own training says what is left of it."""
     past: int
     """Ended jobs that were learnt from."""
     kept: Kept | None

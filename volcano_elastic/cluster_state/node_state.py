@@ -31,7 +31,7 @@ class LeastOption(NamedTuple):
     protected: int
     running: int
     own: bool
-    """Whether all of them may be of the queue that asks."""
+    """True if all of them may be of the queue that asks."""
     surplus: float
     """Surplus of the job that has least, negative."""
     last: int

@@ -66,7 +66,7 @@ class QueueTree:
         self.keeps_free = self.any_guarantee or any(
             one.amount or one.percent is not None for one in headroom
         )
-        """Whether growth leaves room for anybody."""
+        """True if growth leaves room for anybody."""
         self.caps: dict[str, list[int]] = {}
         for name in sorted(self.queues, key=lambda name: (len(self.chains[name]), name)):
             self.caps[name] = self._real_capability(name)

@@ -113,7 +113,7 @@ class _Known:
     record: JobRecord
     curve: Curve
     runs: bool
-    """Whether it has its minimum."""
+    """True if it has its minimum."""
     age: float
     """The time behind it, in seconds at its minimum size."""
     rest: float | None

@@ -88,9 +88,9 @@ class Report:
     rounds: tuple[ToldRound, ...] = ()
     """Its newest rounds, by number."""
     reached: bool = False
-    """Whether an agent answered, though maybe no coordinator."""
+    """True if an agent answered, though maybe no coordinator."""
     vouched: bool = False
-    """Whether an agent that answered hears the coordinator, which gave no answer itself."""
+    """True if an agent that answered hears the coordinator, which gave no answer itself."""
     asked: bool = True
     """False where the question could not be put, which says nothing of who would answer."""
 
@@ -123,7 +123,7 @@ class Followed:
 
     term: int
     heard: bool
-    """Whether the agent hears it."""
+    """True if the agent hears it."""
     url: str
     """Where it serves HTTP."""
 

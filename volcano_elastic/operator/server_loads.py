@@ -41,7 +41,7 @@ AVOID_SECONDS = 1800.0
 
 @dataclass(slots=True)
 class _Known:
-    """What was found out of one job."""
+    """Facts found out about one job."""
 
     uid: str
     history: History = field(default_factory=History)

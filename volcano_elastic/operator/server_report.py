@@ -23,13 +23,13 @@ class ServersReport:
     memory: tuple[int, ...]
     """Bytes, likewise."""
     steps_per_second: float
-    """Of all workers."""
+    """Sum over all workers."""
     slow: frozenset[str]
     """Names of pods whose servers take far longer for a row than the others."""
     uses: Mapping[str, PodUse] = field(default_factory=dict)
-    """What servers use, by their pods' names."""
+    """Use of servers, by their pods' names."""
     tables: Bytes | None = None
-    """What all rows take that the servers hold; None: not all servers tell."""
+    """Bytes of all rows that the servers hold; None: not all servers tell."""
 
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:

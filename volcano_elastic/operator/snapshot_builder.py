@@ -113,7 +113,7 @@ class SnapshotBuilder:
         self.others = OtherJobs(adapters, self.kueue)
         """Jobs of those kinds."""
         self.proportion = False
-        """Whether Volcano divides by the proportion plugin; no object says so."""
+        """True if Volcano divides by the proportion plugin; no object says so."""
         self.memory = Memory()
         """The last plan's."""
         self.invalid: dict[str, InvalidPolicy] = {}

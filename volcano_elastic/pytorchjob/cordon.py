@@ -17,7 +17,7 @@ from volcano_elastic.pytorchjob.exclusion import Exclusion
 ANNOTATION = "volcano-elastic.io/cordoned"
 """On a node: until when the job keeps away from it that it was cordoned for, which one, and why."""
 MOST_SHARE = 0.05
-"""Of all nodes, at least one, that are cordoned so at one time."""
+"""Share of all nodes, at least one, that are cordoned so at one time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class Desired:
     autoscaler: Object | Keep | None = KEEP
     """Its spec; None: there should be no HorizontalPodAutoscaler."""
     coordinator: bool | Keep = KEEP
-    """Whether there should be a coordinator, wherever it has its place."""
+    """True if there should be a coordinator, wherever it has its place."""
     job: bool = True
     """False once the job's time to live is over."""
     look_again: tuple[timedelta, ...] = ()

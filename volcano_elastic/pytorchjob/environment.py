@@ -43,7 +43,7 @@ Variable = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TrainerSettings:
-    """What a queue's policy and the operator's settings tell the trainer. Whatever is as by default
+    """Settings of a queue's policy and of the operator for the trainer. Whatever is as by default
     is left to the job's own environment."""
 
     rebalances: bool = False

@@ -119,7 +119,7 @@ def _of_replicas(replicas: Sequence[Replica], now: datetime) -> Iterator[tuple[s
 
 
 def _hopeless(job: PyTorchJob, replicas: Sequence[Replica], now: datetime) -> bool:
-    """Whether too few pods for the job to run have found a node for too long."""
+    """Return whether too few pods for the job to run have found a node for too long."""
     least = job.min_members
     there = sum(r.state is State.SUCCEEDED or (r.live and r.bound) for r in replicas)
     late = any(

@@ -23,7 +23,7 @@ class Kind(StrEnum):
     SIGNAL = "signal"
     """That ended a process, such as SIGBUS."""
     REASON = "reason"
-    """Of a pod's or a container's status."""
+    """Reason in a pod's or a container's status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class FailureRule:
     value: str
     failure_class: FailureClass
     what: str
-    """What has failed, in words."""
+    """Name of the part that has failed, in words."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.value}={self.failure_class}:{self.what}"

@@ -35,7 +35,7 @@ from volcano_elastic.api import pod as api_pod
 UNREACHABLE = "node.kubernetes.io/unreachable"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _UNREACHED = timedelta(seconds=60)
-"""Who never answered for so long on a sound node is not reached by the operator."""
+"""Time without an answer on a sound node, after which the operator counts as cut off."""
 _NOTICED_LATER = timedelta(seconds=60)
 """A node is in trouble for Kubernetes so long after its workers' peers have noticed, at most."""
 
@@ -50,7 +50,7 @@ class Trouble:
     seen: datetime
     """When the operator saw it first."""
     watched: bool = False
-    """Whether the operator saw it begin, and needs no other clock than its own."""
+    """True if the operator saw it begin, and needs no other clock than its own."""
 
     @property
     def counts_from(self) -> datetime:
@@ -80,9 +80,9 @@ class Pod:
     index: int | None
     """Index in the elastic role, by which the coordinator knows it; None for others."""
     host: bool
-    """Whether the coordinator runs in it."""
+    """True if the coordinator runs in it."""
     serves_store: bool = False
-    """Whether the others end when they lose it: it serves stock torchrun's store."""
+    """True if the others end when they lose it: it serves stock torchrun's store."""
     container_ended: datetime | None = None
     """When its training container last ended and was started again."""
 

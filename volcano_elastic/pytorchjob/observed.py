@@ -159,7 +159,7 @@ class Replica:
 
     @property
     def interrupted(self) -> bool:
-        """Whether it failed because something else wanted its place, or its node went."""
+        """Return whether it failed because something else wanted its place, or its node went."""
         return self.failure is not None and self.failure.kind is FailureClass.INTERRUPTION
 
     @property

@@ -25,7 +25,7 @@ from volcano_elastic.api.server_bounds import ServerBounds
 MOST, MUCH, LITTLE = 0.8, 0.6, 0.4
 """Shares of what a server may use: of one, of half of them, and of more than half."""
 FULL = 0.6
-"""Of each, where the number is chosen; hash tables, buffers and what arrives need the rest."""
+"""Share of each where the number is chosen; hash tables, buffers and what arrives need the rest."""
 LOW_SECONDS = 60.0
 REST_SECONDS = 60.0
 """After a change, until its gain is measured, and another may follow."""
@@ -34,7 +34,7 @@ LEAST_GAIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a server may use; 0: not known, and not judged."""
+    """Resources that a server may use; 0: not known, and not judged."""
 
     cpus: float = 0.0
     memory: int = 0
@@ -47,11 +47,11 @@ class Look:
     at: float
     """Seconds."""
     cpus: Sequence[float]
-    """Of each server."""
+    """CPUs that each server uses."""
     memory: Sequence[int]
     """Bytes of each server."""
     steps_per_second: float
-    """Of all workers."""
+    """Sum over all workers."""
     workers: int
 
 
@@ -66,7 +66,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is remembered of earlier looks; lost with the process, which costs a minute."""
+    """Memory of earlier looks; lost with the process, which costs a minute."""
 
     low_since: float | None = None
     changed: float | None = None

@@ -33,7 +33,7 @@ class Departures:
                 self._leave(job, list(self._draft.cluster.to_leave[key].values()))
 
     def _at_rest(self, job: JobDraft) -> bool:
-        """Whether nothing of it is on its way, and its sizes and pods are the planner's."""
+        """Return whether nothing of it is on its way, and its sizes and pods are the planner's."""
         return (
             job.state.movable
             and job.job.scaler != "none"

@@ -118,7 +118,7 @@ class JobDraft:
 
     @property
     def gives_units(self) -> bool:
-        """Whether a unit more may leave for nobody's sake but its queue's."""
+        """Return whether a unit more may leave for nobody's sake but its queue's."""
         active = self.state.movable and self.state.policy.mode is Mode.ACTIVE
         return active and self.size - self.state.unit >= self.job.min < self.held
 

@@ -25,7 +25,7 @@ class VictimRequest(NamedTuple):
     own: str | None
     """Key of the job that gives all of it, if one must."""
     protected: bool
-    """Whether protected pods may leave."""
+    """True if protected pods may leave."""
     need: int
     """Slots that are of use."""
     priority: int | None = None

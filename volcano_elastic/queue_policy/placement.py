@@ -49,7 +49,7 @@ class Placed(NamedTuple):
 class _Attempt:
     claim: Claim
     protected: bool
-    """Whether protected pods may leave."""
+    """True if protected pods may leave."""
     placed: list[Placed] = field(default_factory=list)
     victims: list[Victim] = field(default_factory=list)
     idle: bool = True

@@ -53,7 +53,7 @@ class Node:
 
     @property
     def takes_pods(self) -> bool:
-        """Whether it should be given new pods at all."""
+        """Return whether it should be given new pods at all."""
         return self.ready and not self.unschedulable and not self.leave
 
 
@@ -138,7 +138,7 @@ class Job:
     excluded: tuple[str, ...] = ()
     """Names of nodes that failed it: its pods leave them, and new ones don't go there."""
     needs_first: bool = True
-    """Whether its workers can't go on without worker 0; False where they elect another host."""
+    """True if its workers can't go on without worker 0; False where they elect another host."""
 
     @property
     def elastic(self) -> bool:
@@ -255,7 +255,7 @@ class Snapshot:
     policies: tuple[QueuePolicy, ...] = ()
     """All policies; `api.queue_policy.effective` chooses among several for one queue."""
     proportion: bool = False
-    """Whether Volcano divides by the proportion plugin's weights instead of capacity's deserved."""
+    """True if Volcano divides by the proportion plugin's weights instead of capacity's deserved."""
     queues: tuple[Queue, ...] = ()
     """A job of a queue that is not here cannot start; with no queue at all (no Volcano), every
     queue is open and without limits."""

@@ -39,8 +39,8 @@ class Answers:
 
     @property
     def others_may_train(self) -> bool:
-        """Whether there may be a round without this agent's knowledge: somebody is silent, or knows
-        of one and has lost its coordinator."""
+        """Return whether there may be a round without this agent's knowledge: somebody is silent,
+        or knows of one and has lost its coordinator."""
         lost = any(one.round and not one.heard for one in self.standings)
         return self.silent or lost
 

@@ -239,7 +239,7 @@ class _Writing:
         self, call: Any, outbox: asyncio.Queue[AgentMessage | None], may_abridge: bool
     ) -> None:
         self.abridged = Whole()
-        """What Hello had digests of, until the coordinator lets this agent in."""
+        """Values that Hello had digests of, until the coordinator lets this agent in."""
         self._call, self._outbox, self._may_abridge = call, outbox, may_abridge
 
     async def run(self) -> None:

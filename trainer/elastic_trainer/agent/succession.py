@@ -125,7 +125,7 @@ class Succession:
 
     @property
     def hosts_by_right(self) -> bool:
-        """Whether the coordinator of the job's beginning is this agent's to run."""
+        """Return whether the coordinator of the job's beginning is this agent's to run."""
         if self._coordinator.deposed and self._follower.first_host:
             self._follower = replace(self._follower, first_host=False)
         return self._follower.hosts_by_right
@@ -252,7 +252,7 @@ class Succession:
 
     @property
     def _hesitates(self) -> bool:
-        """Whether it is to begin the job, as far as it knows, but others may be training."""
+        """Return whether it is to begin the job, as far as it knows, but others may be training."""
         waits = self.unheard_seconds(time.monotonic()) > 0.0
         return waits and bool(self._identity.peers)
 
@@ -362,8 +362,8 @@ class Succession:
 
     @property
     def _ended_by_host(self) -> bool:
-        """Whether another node ended the stream, so that nothing but processes ended there: who
-        refuses connections then isn't behind a partition that does so."""
+        """Return whether another node ended the stream, so that nothing but processes ended there:
+        who refuses connections then isn't behind a partition that does so."""
         by = self._hooks.ended_by()
         return by is not None and by not in self._own_places
 

@@ -192,7 +192,7 @@ class Checkpointer:
             wall=wall,
         )
         self._warned = False
-        """Whether a schedule that doesn't count the steps was warned of."""
+        """True if a schedule that doesn't count the steps was warned of."""
         self._clock = clock
         self._began = self._saved_at = clock()
         self._first = self._next = 0

@@ -15,8 +15,9 @@ SAMPLES = 64
 
 
 class Snapshot:
-    """What a step's gradients change (parameters, and the optimizers' state for them) is copied
-    while the next one's are computed; all else at once, such as buffers, which a forward changes.
+    """State that a step's gradients change (parameters, and the optimizers' state for them) is
+    copied while the next one's are computed; all else at once, such as buffers, which a forward
+    changes.
 
     A script that changes weights by itself between two steps would tear the copy: it isn't
     labelled then, so nobody takes it for a state. Changes through `.data`, which torch doesn't
@@ -40,7 +41,7 @@ class Snapshot:
         copier.pin(str(self.slot.path), self.slot.memory)
         self._later, self._target = later, target
         self._samples: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """Of each tensor in memory of the CPU, and of its copy."""
+        """Samples of each tensor in memory of the CPU, and of its copy."""
         self._versions = self._seen()
         now.write(target, waits=False)
         self._copy = copier.start(self._write)
@@ -48,7 +49,7 @@ class Snapshot:
         self._ordered = False
 
     def precede(self) -> None:
-        """What changes the state from now on comes after the copy."""
+        """Has what changes the state from now on come after the copy."""
         if not self._ordered:
             self._whole = self._versions == self._seen()
             self._copy.precede()

@@ -1,4 +1,4 @@
-"""What a ledger begins with: the sums of the coordinators before, and until when they have each
+"""Start of a ledger: the sums of the coordinators before, and until when they have each
 agent; pure.
 
 Agents bring what they were told last, and how long ago. Two coordinators may be there at once, as
@@ -21,7 +21,7 @@ MOST_TOLD_DEPARTED = 32
 
 @dataclass(frozen=True)
 class Arrival:
-    """What an agent says of its time when it comes. Milliseconds of the coordinator's clock."""
+    """Word of an agent on its time when it comes. Milliseconds of the coordinator's clock."""
 
     at: int
     processes: int

@@ -165,7 +165,7 @@ class CoordinatorServer:
         they voted just now and have not come yet."""
         self._beat = b""
         self._beat_made: tuple[Settings, Member | None, int] | None = None
-        """What the newest heartbeat was made of; None: the next one is to be made anew."""
+        """Parts that the newest heartbeat was made of; None: the next one is to be made anew."""
         self._last_seen: dict[str, float] = {}
         self._refusal_said = ""
         """The last one that was logged: who is refused tries again ten times a second."""

@@ -24,7 +24,7 @@ class Coordinate:
     rank: int = 0
     world: int = 1
     first: bool = True
-    """Whether this process is the first one with its coordinate: it speaks for the others."""
+    """True if this process is the first one with its coordinate: it speaks for the others."""
     speakers: tuple[int, ...] = (0,)
     """The first process of each coordinate, by its rank among all processes."""
     numbers: tuple[int, ...] = (0,)

@@ -38,7 +38,7 @@ class ElasticData(ABC):
     cursor: Position
     """The position up to which samples have been applied."""
     agrees = False
-    """Whether ranks agree on each step's batches, so that taking one fails where a peer is lost."""
+    """True if ranks agree on each step's batches, so that taking one fails where a peer is lost."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ElasticData(ABC):
         self.batch_samples = 0
         """This rank's samples in the batch handed out last."""
         self.last = True
-        """Whether the batch handed out last is its step's last: the optimizer steps after it."""
+        """True if the batch handed out last is its step's last: the optimizer steps after it."""
         self._ahead: Position | None = None  # what has been handed out; None: nobody follows
         self._waited = 0.0
         self._group = group

@@ -18,7 +18,7 @@ class Unit:
     start: int = 0
     stop: int | None = None
     ends: bool = False
-    """Whether the shard should have no sample after `stop`."""
+    """True if the shard should have no sample after `stop`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class UnitDraw:
         self.first: int | None = None
         """The unit that the first sample came from."""
         self.live = False
-        """Whether one of the units given last has another sample."""
+        """True if one of the units given last has another sample."""
 
     @property
     def samples(self) -> int:

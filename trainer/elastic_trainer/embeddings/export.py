@@ -39,7 +39,7 @@ BASE, INCREMENT = "base", "increment"
 
 
 class ExportLog:
-    """What one holder's tables have to say in an export to one folder."""
+    """Part of one holder's tables in an export to one folder."""
 
     def __init__(self) -> None:
         self._number = 0

@@ -37,7 +37,7 @@ from elastic_trainer.store.storage import Storage
 MOST_CHANGES = 8
 """Saves of what changed that follow one with all rows."""
 PIECE_BYTES = 8 << 20
-"""Of buckets that a rank gives or takes between two steps."""
+"""Bytes of buckets that a rank gives or takes between two steps."""
 
 
 class SplitTables:

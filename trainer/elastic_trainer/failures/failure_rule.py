@@ -23,7 +23,7 @@ class FailureRule:
     value: str
     failure_class: str
     what: str
-    """What has failed, in words."""
+    """Name of the part that has failed, in words."""
 
     def applies(self, text: str, code: int) -> bool:
         """Return whether a worker's end is one of these; `code` is negative for a signal."""

@@ -66,7 +66,7 @@ class Follower:
         """The state that it has, if all is well."""
         self._verified: Identity = NOTHING
         self._asked = self._seen = False
-        """Whether READY was said, and answered."""
+        """True if READY was said, and answered."""
         self._own: tuple[Blob, list[Likeness]] | None = None
         """Its state as it was when it heard that a round ends."""
         self._said: Frame | None = None

@@ -36,7 +36,7 @@ _HEADER = struct.Struct("<BIqqqq")
 
 
 class FrameError(Exception):
-    """What came is no frame of a feed."""
+    """Raised where what came is no frame of a feed."""
 
 
 class Kind(IntEnum):
@@ -59,7 +59,7 @@ class Frame:
     kind: Kind
     run: int = 0
     step: int = 0
-    """Of BASE and SYNC: which state it is. Of STEP: the one that it leads to."""
+    """State that it is, of BASE and SYNC; of STEP the one that it leads to."""
     skeleton: bytes = b""
     tensors: torch.Tensor = field(default_factory=_no_tensors)
     """Bytes (uint8), in memory of the CPU."""

@@ -17,7 +17,7 @@ _ENTRY = struct.Struct("<qq16s")
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """What a tensor of a blob is known by."""
+    """Marks that a tensor of a blob is known by."""
 
     offset: int
     size: int

@@ -25,7 +25,7 @@ _SURROUNDINGS = (
     "items of ancdata",
     "can't start new thread",
 )
-"""Of RuntimeErrors that come from outside the training's code."""
+"""Texts of RuntimeErrors that come from outside the training's code."""
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ class ElasticLoop:
         self._said: list[Opening] = []
         """By rank, at the beginning of this round."""
         self.stepped = False
-        """Whether the last `with loop.step():` has applied a step."""
+        """True if the last `with loop.step():` has applied a step."""
         self._begun = self._passed = self._broken = self._half_applied = False
         self._settling = 0
         """The step up to which modules may still make buffers and GPUs be initialised."""

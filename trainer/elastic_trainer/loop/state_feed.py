@@ -24,7 +24,7 @@ from elastic_trainer.store.byte_limit import read_byte_limit
 FOLLOW_VARIABLE = "VOLCANO_ELASTIC_FOLLOW_BYTES"
 """Bytes of a state from which on newcomers follow it before they join; negative: never."""
 LEAST_BYTES = 32 << 20
-"""Of a smaller one the others wait for less than is worth it."""
+"""Least bytes of a state to follow: others wait for less than is worth it."""
 POD_IP_VARIABLE = "VOLCANO_ELASTIC_POD_IP"
 TRAINING = "training"
 """Key of a state, as it is fed: which training it is of."""
@@ -105,7 +105,7 @@ class StateFeed:
             self._attempt(lambda feeder: feeder.apply(self._change, identity))
 
     def sync(self, identity: Identity, *, broken: bool) -> None:
-        """As the round ends."""
+        """Compares states as the round ends."""
         feeder = self._feeder
         if feeder is None:
             return

@@ -22,7 +22,7 @@ PORT_AFTER = -1
 EXIT_ADDRESS = 3
 """Its address can't be served."""
 EXIT_STORAGE = 5
-"""What it noted in its storage can't be read."""
+"""Exit code where its notes in its storage can't be read."""
 EXIT_EPOCH = 4
 """The first server began anew without this one."""
 

@@ -23,7 +23,7 @@ SLOW = 2.0
 LEAST_ROWS_PER_SECOND = 1000.0
 """Below this, of all servers together, nothing is moved."""
 LEAST_GAIN = 0.05
-"""Of the mean work; a move that takes less is none worth its pause."""
+"""Share of the mean work; a move that takes less is none worth its pause."""
 
 
 @dataclass(frozen=True)

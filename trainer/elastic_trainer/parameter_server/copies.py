@@ -33,7 +33,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Moment:
-    """What rows belong to, as they were at one moment."""
+    """Moment that rows belong to, as they were then."""
 
     buckets: Buckets
     applied: Mapping[str, NDArray[np.int64]]
@@ -70,7 +70,7 @@ class Copy(ABC):
 
     @property
     def is_too_long(self) -> bool:
-        """Whether it is to be begun anew."""
+        """Return whether it is to be begun anew."""
         return False
 
     @abstractmethod

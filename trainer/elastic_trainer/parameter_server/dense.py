@@ -62,7 +62,7 @@ class DenseParameters:
         rows = -(-sum(one.numel() for one in self._parameters) // WIDTH)
         self._ids = np.arange(rows, dtype=np.int64)
         self.table = Table(TableSettings(NAME, WIDTH, optimizer, bound=0.0, dtype=dtype))
-        """Of its settings only: its rows are on the servers."""
+        """State of its settings only: its rows are on the servers."""
         self.first_settings = replace(self.table.settings, name=FIRST, optimizer=SGD(lr=1.0))
         self._first: torch.Tensor | None = None
         self._pull, self._give = pull, give

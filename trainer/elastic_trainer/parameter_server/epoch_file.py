@@ -37,7 +37,7 @@ class EpochFile:
 
     @property
     def outlives(self) -> bool:
-        """Whether a first server that was restarted finds what this one wrote."""
+        """Return whether a first server that was restarted finds what this one wrote."""
         return self._path is not None
 
     def read(self) -> Epoch:

@@ -80,7 +80,7 @@ class Changes:
 
 @dataclass
 class Since:
-    """What became of rows since a save."""
+    """Changes of rows since a save."""
 
     covered: NDArray[np.bool_]
     """Buckets that were held all the time, whose changes are known."""
@@ -105,7 +105,7 @@ class Holder:
         self._given: dict[str, NDArray[np.bool_]] = {}
         """By the life that took them, buckets whose rows are kept until it has a copy of them."""
         self.steps = 0
-        """Of all workers, that were pushed here."""
+        """Steps of all workers that were pushed here."""
         self._applied: dict[str, NDArray[np.int64]] = {}
         """By worker: the newest sequence that each bucket took."""
         self._coming: dict[str, tuple[str, Buckets]] = {}

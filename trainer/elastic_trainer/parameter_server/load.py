@@ -36,7 +36,7 @@ class Usage:
     """Use of a machine by a process, and by all."""
 
     cpu_seconds: float = 0.0
-    """Of the process, since its beginning."""
+    """Use of the process, since its beginning."""
     memory: int = 0
     """Bytes of the process that are resident."""
     machine_cpu_seconds: float = 0.0
@@ -69,12 +69,12 @@ class TableLoad:
     hot_ids: tuple[int, ...] = ()
     """Those that samples have most often, first the hottest."""
     hot_share: tuple[float, ...] = ()
-    """Of the table's samples here, for each of them."""
+    """Share of the table's samples here, for each of them."""
 
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """What a server says of itself each few seconds. Rates are of its last window."""
+    """Word of a server on itself, each few seconds. Rates are of its last window."""
 
     cpus: float = 0.0
     memory: int = 0
@@ -83,7 +83,7 @@ class ServerLoad:
     machine_memory: int = 0
     machine_memory_free: int = 0
     steps_per_second: float = 0.0
-    """Of all workers together."""
+    """Sum over all workers."""
     operations: Mapping[str, OperationLoad] = field(default_factory=dict)
     tables: Mapping[str, TableLoad] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""What workers are told where their servers can't go on."""
+"""Tells workers that their servers can't go on."""
 
 from __future__ import annotations
 

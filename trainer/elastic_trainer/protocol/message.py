@@ -20,7 +20,7 @@ MESSAGE_BYTES = 4 << 20
 VERSION = 4
 """Version of the protocol; the parts of a job must speak the same."""
 ABRIDGED_VERSION = 5
-"""Of a Hello that has digests in place of a round or an electorate; see abridgement.py."""
+"""Version of a Hello that has digests in place of a round or an electorate; see abridgement.py."""
 
 
 MOST_PLACES = 64
@@ -204,7 +204,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Whole:
-    """What AskWhole asks for, as the wire has it; empty: Hello told it, or there is none."""
+    """Value that AskWhole asks for, as the wire has it; empty: Hello told it, or there is none."""
 
     encoded_round: bytes = b""
     encoded_electorate: bytes = b""
@@ -287,7 +287,7 @@ class Digested:
 
 @dataclass(frozen=True)
 class Load:
-    """What a container uses; coordinator.proto has units."""
+    """Use of a container; coordinator.proto has units."""
 
     cpus: float = 0.0
     memory_bytes: int = 0

@@ -1,4 +1,4 @@
-"""What each rank says, told to all of them by few messages.
+"""Gathers what each rank says, told to all of them by few messages.
 
 torch's `all_gather_object` passes each value around a ring of n ranks, after its length: by
 2 n (n - 1) messages, 2 (n - 1) one after another. Here rank 0 takes the values and sends them all
@@ -11,7 +11,7 @@ import pickle
 from typing import Any
 
 FRAME_BYTES = 4096
-"""What a rank says is sent with its length in so much; if anybody's is longer, all send again."""
+"""Bytes in which a rank's word is sent with its length; if anybody's is longer, all send again."""
 _LENGTH_BYTES = 8
 
 

@@ -36,7 +36,7 @@ class Copy(Protocol):
         """Return once it has ended. Raises what it raised."""
 
     def precede(self) -> None:
-        """What the device is given from now on comes after it. Raises as `wait`."""
+        """Have what the device is given from now on come after it. Raises as `wait`."""
 
     def seconds(self) -> float:
         """Return how long it took, once it has ended."""

@@ -76,7 +76,7 @@ class Follower:
 
     @property
     def hosts_by_right(self) -> bool:
-        """Whether the coordinator of the job's beginning is still this agent's to run."""
+        """Return whether the coordinator of the job's beginning is still this agent's to run."""
         return self.first_host and self.voter.sworn < TERMS_OF_A_HOST
 
     def doubts(self, now: float, connected: bool) -> bool:

@@ -55,8 +55,8 @@ class Similar(Generic[Run]):
 
     @property
     def is_close(self) -> bool:
-        """Whether they say enough to ask for less memory than somebody wrote: what one user does
-        differs too much, and so do two runs."""
+        """Return whether they say enough to ask for less memory than somebody wrote: what one user
+        does differs too much, and so do two runs."""
         return self.facts > 1 and len(self.runs) >= ENOUGH
 
     def explained(self, figure: str = "p95") -> str:

@@ -1,4 +1,4 @@
-"""What would make a job's steps shorter, by the measured split of the time that a batch takes.
+"""Says what would make a job's steps shorter, by the measured split of the time that a batch takes.
 
 input    waiting for data     more data-loader workers, which load while others work
 network  waiting for others'  larger batches on each rank, fewer of them a step: the global batch,
