@@ -98,6 +98,7 @@ class DeepFM(DemoJob):
         script, folder = out / "deepfm.py", self.folder(out)
         script.write_text(DEEPFM)
         guessed(manifest, control_group.ROOT, TENTH)
+        manifest["spec"]["nprocPerNode"] = "2"
         replicas = manifest["spec"]["pytorchReplicaSpecs"]
         (worker,) = replicas["Worker"]["template"]["spec"]["containers"]
         worker["command"] = [

@@ -42,7 +42,7 @@ async def test_jobs_outlive_all_of_their_nodes_and_their_coordinators(
     four_nodes: Stage, pytestconfig: pytest.Config
 ) -> None:
     stage = four_nodes
-    async with submitted(stage, DemoJob("job", min=2, max=2, epochs=24, step_seconds=0.15)) as it:
+    async with submitted(stage, DemoJob("job", min=2, max=2, epochs=12, step_seconds=0.15)) as it:
         await it.train_together(2)
         if pytestconfig.getoption("--long"):
             await both_nodes_lost(it, for_good=False)

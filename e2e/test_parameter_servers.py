@@ -143,7 +143,7 @@ async def _scaled(stage: Stage, job: ServedJob, servers: int) -> None:
 async def test_servers_come_go_and_are_killed_and_workers_shrink_while_a_job_trains(
     stage: Stage,
 ) -> None:
-    job = ServedJob("served", min=1, max=3, epochs=40, step_seconds=0.1)
+    job = ServedJob("served", min=1, max=3, epochs=20, step_seconds=0.1)
     newcomer = DemoJob("newcomer", min=2, max=2, epochs=2, step_seconds=1.0)
     client = stage.recorder.jobs.client
     await stage.submit(job)

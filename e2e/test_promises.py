@@ -33,7 +33,7 @@ async def _every_sample_once(stage: Stage, job: DemoJob) -> None:
 async def test_a_job_grows_into_idle_gpus_and_shrinks_for_a_newcomer(
     stage: Stage, promised: Promised
 ) -> None:
-    old, new = _job("old", 1, 4, epochs=12, step_seconds=0.2), _newcomer("new", 2, epochs=3)
+    old, new = _job("old", 1, 4, epochs=8, step_seconds=0.2), _newcomer("new", 2, epochs=1)
     await stage.submit(old)
     await stage.until(lambda: stage.world(old) == 4, "old grows to 4")
     await stage.submit(new)
@@ -55,8 +55,8 @@ async def test_a_job_grows_into_idle_gpus_and_shrinks_for_a_newcomer(
 
 async def test_a_running_job_follows_its_edited_range(stage: Stage) -> None:
     # Slow steps: it must outlast the start of everybody else's pods.
-    job = DemoJob("job", min=2, max=2, epochs=12, step_seconds=0.25)
-    newcomer = _newcomer("newcomer", 3, epochs=2)
+    job = DemoJob("job", min=2, max=2, epochs=8, step_seconds=0.25)
+    newcomer = _newcomer("newcomer", 3, epochs=1)
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 2, "job trains")
     await stage.edit(job, {"elasticPolicy": {"maxReplicas": 4}})
@@ -78,7 +78,7 @@ async def test_a_running_job_follows_its_edited_range(stage: Stage) -> None:
 
 
 async def test_a_jobs_killed_processes_come_back_one_after_the_other(stage: Stage) -> None:
-    job = _job("job", 2, 2, epochs=12, step_seconds=0.2)
+    job = _job("job", 2, 2, epochs=8, step_seconds=0.2)
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 2, "job trains")
 
@@ -105,7 +105,7 @@ async def test_a_jobs_killed_processes_come_back_one_after_the_other(stage: Stag
 
 
 async def test_killed_control_programs_lose_and_duplicate_nothing(stage: Stage) -> None:
-    job = _job("job", 1, 4, epochs=16, step_seconds=0.15)
+    job = _job("job", 1, 4, epochs=8, step_seconds=0.15)
 
     def kill(program: str) -> None:
         os.kill(stage.cluster.processes[program], signal.SIGKILL)

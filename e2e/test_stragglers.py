@@ -62,7 +62,7 @@ async def test_a_worker_that_slows_its_job_down_goes_to_another_node(
     if not request.config.getoption("--long"):
         pytest.skip("a minute more; --long runs it")
     stage, client = three_nodes, three_nodes.recorder.jobs.client
-    job = Job("job", min=2, max=2, epochs=30, step_seconds=0.1)
+    job = Job("job", min=2, max=2, epochs=15, step_seconds=0.1)
     await taint(stage, {"key": "later", "effect": "NoSchedule"})
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 2, "job trains")

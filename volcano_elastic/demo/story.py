@@ -34,8 +34,8 @@ from volcano_elastic.kube.resource import PYTORCHJOBS
 
 NODES, GPUS_PER_NODE = 2, 2
 GPUS = NODES * GPUS_PER_NODE
-A = DemoJob("a", min=1, max=4, epochs=14, step_seconds=0.06)
-B = DemoJob("b", min=2, max=4, epochs=22, step_seconds=0.06)
+A = DemoJob("a", min=1, max=4, epochs=7, step_seconds=0.06)
+B = DemoJob("b", min=2, max=4, epochs=11, step_seconds=0.06)
 PAGE_DATABASE = "page.db"
 MAX_WAIT = 10.0
 """Seconds: a newcomer whose first pod runs later than this has waited.

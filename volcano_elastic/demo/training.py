@@ -37,6 +37,8 @@ class DemoJob:
             "kind": "PyTorchJob",
             "metadata": {"name": self.name, "namespace": "default"},
             "spec": {
+                # By itself torchrun starts one for each CPU of the machine, in every pod.
+                "nprocPerNode": "1",
                 "elasticPolicy": {
                     "minReplicas": self.min,
                     "maxReplicas": self.max,
