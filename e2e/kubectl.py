@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-_SECONDS = 90.0
+_SECONDS = 240.0
 
 
 class Kubectl:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from elastic_trainer.store.storage import Storage, UnavailableError
 
-from e2e.stage import Stage
+from e2e.stage import PATIENCE, Stage
 from embedded_cluster.kubelet.fault import ANNOTATION
 from tests.elastic_trainer.fault_oracle import Identity, check_commits
 from volcano_elastic.demo.training import DemoJob
@@ -81,7 +81,7 @@ class FaultyCluster:
         await self.stage.until(lambda: self.stage.world(self.job) == world, f"{world} train")
         await self.stage.steps_on(self.job)
 
-    async def trains_unheard(self, seconds: float = 60) -> None:
+    async def trains_unheard(self, seconds: float = PATIENCE) -> None:
         """Wait until more was trained, whoever hosts the coordinator."""
         before = self._trained()
         await self.stage.until(lambda: self._trained() > before + 5000, "it trains on", seconds)

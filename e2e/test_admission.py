@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from e2e.kubectl import Kubectl
+from e2e.stage import PATIENCE
 from e2e.test_doctor import doctor
 from embedded_cluster.component import Component
 from embedded_cluster.conformance.control_plane import ROOT, ControlPlane, EmbeddedControlPlane
@@ -28,7 +29,6 @@ from volcano_elastic.kube.resource import (
 )
 
 pytestmark = pytest.mark.e2e
-PATIENCE = 60.0
 Object = dict[str, Any]
 
 

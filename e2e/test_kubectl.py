@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from e2e.kubectl import Kubectl
-from e2e.stage import Stage
+from e2e.stage import PATIENCE, Stage
 from volcano_elastic.kube.resource import PODGROUPS, PODS, SERVICES
 
 pytestmark = pytest.mark.e2e
@@ -48,8 +48,8 @@ async def test_a_job_from_create_to_delete(stage: Stage, tmp_path: Path) -> None
     kubectl = Kubectl(stage.cluster.kubeconfig, tmp_path)
     done = tmp_path / "done"
     await kubectl("create", "-f", "-", stdin=_job("job", until=done))
-    await kubectl("wait", "pytorchjob/job", "--for=condition=Running", "--timeout=60s")
-    await kubectl("wait", "pytorchjob/job", _BOTH_READY, "--timeout=60s")
+    await kubectl("wait", "pytorchjob/job", "--for=condition=Running", "--timeout=180s")
+    await kubectl("wait", "pytorchjob/job", _BOTH_READY, "--timeout=180s")
 
     header, line = (await kubectl("get", "pytorchjobs")).splitlines()
     assert header.split() == ["NAME", "STATE", "AGE", "MIN", "MAX", "READY", "PROGRESS", "QUEUE"]
@@ -66,7 +66,7 @@ async def test_a_job_from_create_to_delete(stage: Stage, tmp_path: Path) -> None
     assert await kubectl("get", "pytorchjob", "job", "-o", f"jsonpath={path}") == "3"
 
     done.touch()
-    await kubectl("wait", "pytorchjob/job", "--for=condition=Succeeded", "--timeout=60s")
+    await kubectl("wait", "pytorchjob/job", "--for=condition=Succeeded", "--timeout=180s")
     await kubectl("delete", "pytorchjob", "job")
     await _nothing_left(stage, kubectl)
 
@@ -77,7 +77,7 @@ async def test_logs_are_read_and_followed_to_their_end(stage: Stage, tmp_path: P
     kubectl = Kubectl(stage.cluster.kubeconfig, tmp_path)
     done = tmp_path / "done"
     await kubectl("create", "-f", "-", stdin=_job("job", until=done))
-    await kubectl("wait", "pytorchjob/job", _BOTH_READY, "--timeout=60s")
+    await kubectl("wait", "pytorchjob/job", _BOTH_READY, "--timeout=180s")
     assert (await kubectl("logs", "job-worker-1")).strip() == "I am 1"
     both = await kubectl("logs", "-l", "training.kubeflow.org/job-name=job", "-c", "pytorch")
     assert sorted(both.split("\n")[:2]) == ["I am 0", "I am 1"]
@@ -89,14 +89,14 @@ async def test_logs_are_read_and_followed_to_their_end(stage: Stage, tmp_path: P
 async def test_a_running_job_deleted_takes_everything_with_it(stage: Stage, tmp_path: Path) -> None:
     kubectl = Kubectl(stage.cluster.kubeconfig, tmp_path)
     await kubectl("apply", "-f", "-", stdin=_job("job", until=tmp_path / "never"))
-    await kubectl("wait", "pytorchjob/job", _BOTH_READY, "--timeout=60s")
-    await kubectl("delete", "pytorchjob", "job", "--timeout=60s")
+    await kubectl("wait", "pytorchjob/job", _BOTH_READY, "--timeout=180s")
+    await kubectl("delete", "pytorchjob", "job", "--timeout=180s")
     await _nothing_left(stage, kubectl)
 
 
 async def _nothing_left(stage: Stage, kubectl: Kubectl) -> None:
     async with stage.cluster.client() as client:
-        deadline = stage.recorder.now() + 60
+        deadline = stage.recorder.now() + PATIENCE
         while True:
             left = [
                 item["metadata"]["name"]

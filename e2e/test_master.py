@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from e2e.stage import running
+from e2e.stage import PATIENCE, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
-PATIENCE = 90.0
 MASTER = """\
 import os, socket
 with socket.create_server((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))) as server:

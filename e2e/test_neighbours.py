@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.stage import Stage, running
+from e2e.stage import PATIENCE, Stage, running
 from embedded_cluster.conformance.control_plane import ROOT, ControlPlane, EmbeddedControlPlane
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import CRDS, EVENTS, PODS, PYTORCHJOBS
 
-PATIENCE = 60.0
 # Long enough for the operator to do what it must not do.
 A_WHILE = 2.0
 CRD_FILE = ROOT / "crds" / "kubeflow.org_pytorchjobs.yaml"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from e2e import real_groups
-from e2e.stage import Stage, running
+from e2e.stage import PATIENCE, Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.training import DemoJob
 from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS
@@ -23,7 +23,6 @@ while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.05)
 """
 FIRST, ENOUGH = "64Mi", "256Mi"
-PATIENCE = 180.0
 
 
 def _job(go: Path) -> dict[str, Any]:

@@ -93,6 +93,19 @@ def _server(job: DemoJob, out: Path, index: int) -> int:
     return 0
 
 
+def _serves(stage: Stage, job: DemoJob, index: int) -> bool:
+    """Return whether the server's container runs, and is to stay."""
+    pod = stage.recorder.pods.get(f"default/{job.name}-ps-{index}")
+    if pod is None or pod["metadata"].get("deletionTimestamp"):
+        return False
+    return any("running" in one["state"] for one in pod["status"].get("containerStatuses", ()))
+
+
+def _restarts(stage: Stage, job: DemoJob, index: int) -> int:
+    pod = stage.recorder.pods.get(f"default/{job.name}-ps-{index}") or {"status": {}}
+    return sum(one["restartCount"] for one in pod["status"].get("containerStatuses", ()))
+
+
 async def _scaled(stage: Stage, job: ServedJob, servers: int) -> None:
     """Have a ScalePlan bring servers, its end take them away, an edit bring them again, and bounds
     for what their loads may change one more."""
@@ -100,7 +113,7 @@ async def _scaled(stage: Stage, job: ServedJob, servers: int) -> None:
 
     async def there(count: int) -> None:
         def holds() -> bool:
-            return bool(_server(job, stage.out, count - 1)) and not _server(job, stage.out, count)
+            return _serves(stage, job, count - 1) and not _serves(stage, job, count)
 
         await stage.until(holds, f"{count} servers serve")
         await stage.steps_on(job)
@@ -143,7 +156,7 @@ async def _scaled(stage: Stage, job: ServedJob, servers: int) -> None:
 async def test_servers_come_go_and_are_killed_and_workers_shrink_while_a_job_trains(
     stage: Stage,
 ) -> None:
-    job = ServedJob("served", min=1, max=3, epochs=20, step_seconds=0.1)
+    job = ServedJob("served", min=1, max=3, epochs=10, step_seconds=0.2)
     newcomer = DemoJob("newcomer", min=2, max=2, epochs=2, step_seconds=1.0)
     client = stage.recorder.jobs.client
     await stage.submit(job)
@@ -157,10 +170,10 @@ async def test_servers_come_go_and_are_killed_and_workers_shrink_while_a_job_tra
     assert set(stage.worlds(job)[stage.worlds(job).index(3) :]) == {3}, "no worker was lost"
 
     for index in (1, 0):
-        pid = _server(job, stage.out, index)
-        os.kill(pid, signal.SIGKILL)
+        before_it = _restarts(stage, job, index)
+        os.kill(_server(job, stage.out, index), signal.SIGKILL)
         await stage.until(
-            lambda i=index, p=pid: _server(job, stage.out, i) not in (0, p),  # type: ignore[misc]
+            lambda i=index, n=before_it: _restarts(stage, job, i) > n and _serves(stage, job, i),  # type: ignore[misc]
             f"server {index} is started again",
         )
         await stage.steps_on(job)

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from e2e.stage import PATIENCE
 from embedded_cluster.conformance.control_plane import ROOT, ControlPlane
 from embedded_cluster.readiness import HOST, free_port, is_ready
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
@@ -37,7 +38,6 @@ from volcano_elastic.kube.resource import (
 SYSTEM = "volcano-elastic-system"
 USER = f"system:serviceaccount:{SYSTEM}:volcano-elastic"
 AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
-PATIENCE = 60.0
 # Asked for by an admission plugin on the operator's behalf (see rbac.yaml), never by itself.
 NOT_CALLED = {("update", "kubeflow.org", "pytorchjobs/finalizers")}
 Right = tuple[str, str, str]

@@ -55,7 +55,7 @@ async def test_a_process_whose_first_thread_has_ended_is_killed_too(tmp_path: Pa
             Command([sys.executable, "-S", "-c", _WITHOUT_PARENT], {}, log)
         )
         stat = Path(f"/proc/{process.pid}/stat")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while "up" not in log.read_text() or ") Z " not in stat.read_text():
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)

@@ -322,7 +322,7 @@ async def test_what_a_pod_writes_to_its_hosts_file_holds_up_no_other(tmp_path: P
     names.drop_hosts(dropped)
     meta = {"namespace": "ns", "name": "web", "uid": "web", "resourceVersion": "1"}
     services.put({"metadata": meta, "spec": {}})
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while "web.ns.svc" not in other.read_text():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
@@ -366,7 +366,7 @@ async def test_a_temporary_folder_is_made_only_where_none_is_given(
     running = asyncio.create_task(
         serve(Options(str(kubeconfig), state_dir=state if given else None))
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (made := [*temporary.iterdir(), *tmp_path.glob("state")]):
         assert time.monotonic() < deadline and not running.done()
         await asyncio.sleep(0.01)
