@@ -15,7 +15,7 @@ from e2e import program, volcano
 from embedded_cluster.cluster import LocalCluster
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.recorder import Recorder
-from volcano_elastic.demo.training import SCRIPT, DemoJob, TrainingResult, judge
+from volcano_elastic.demo.training import SAMPLES, SCRIPT, DemoJob, TrainingResult, judge
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
 
@@ -23,6 +23,17 @@ _JOB_LABEL = "training.kubeflow.org/job-name"
 PATIENCE = 180.0
 """Seconds that anything may take which is waited for, on a machine that has other work. Less than
 those after which pods of dead nodes go anyway."""
+
+
+def hurrying(script: str, *, lasts: bool = True) -> str:
+    """Return the demo's script, or one like it, whose steps are no longer stretched once `hurry` is
+    in its folder; see `Stage.submit`."""
+    stretched = "time.sleep(given.step_seconds)"
+    assert stretched in script
+    hurry = "__import__('os').path.exists(given.folder + '/hurry')"
+    last = f"data.consumed > {SAMPLES} * given.epochs * 2 / 3"
+    longer = f"time.sleep(given.step_seconds * (10 if {last} else 1))"
+    return script.replace(stretched, f"{hurry} or {longer if lasts else stretched}")
 
 
 @dataclass
@@ -34,26 +45,27 @@ class Stage:
     recorder: Recorder
     out: Path
 
-    async def submit(self, job: DemoJob) -> None:
+    async def submit(self, job: DemoJob, *, lasts: bool = True) -> None:
+        """Create the job.
+
+        Args:
+            lasts: its last third takes ten times as long, until it is to hurry, so that a test on a
+                busy machine does not find it at its end.
+        """
         job.folder(self.out).mkdir(parents=True)
         manifest = job.manifest(self.out)
         for role in manifest["spec"]["pytorchReplicaSpecs"].values():
             (container,) = role["template"]["spec"]["containers"]
-            script = str(self._hurrying_script())
+            script = str(self._script(lasts))
             container["command"] = [
                 script if word == str(SCRIPT) else word for word in container["command"]
             ]
         self.recorder.timeline.submitted[job.name] = self.recorder.now()
         await self.recorder.jobs.client.create(PYTORCHJOBS, manifest)
 
-    def _hurrying_script(self) -> Path:
-        """The demo's script, whose steps are no longer stretched once `hurry` is in its folder."""
-        stretched = "time.sleep(given.step_seconds)"
-        hurry = "__import__('os').path.exists(given.folder + '/hurry')"
-        text = SCRIPT.read_text()
-        assert stretched in text
-        file = self.out / SCRIPT.name
-        file.write_text(text.replace(stretched, f"{hurry} or {stretched}"))
+    def _script(self, lasts: bool) -> Path:
+        file = self.out / ("lasting.py" if lasts else SCRIPT.name)
+        file.write_text(hurrying(SCRIPT.read_text(), lasts=lasts))
         return file
 
     async def edit(self, job: DemoJob, spec: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from e2e.stage import Stage
+from e2e.stage import Stage, hurrying
 from volcano_elastic.api import checkpoint_size
 from volcano_elastic.demo.training import SAMPLES, SCRIPT, DemoJob
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS, SCALEPLANS
@@ -30,12 +30,8 @@ EDITS = (
         "place = 17 * torch.arange(64)\n\n\ndef scale(",
     ),
     ("cross_entropy(loop.model(images), labels)).backward()", None),
-    (
-        "time.sleep(given.step_seconds)",
-        "__import__('os').path.exists(given.folder + '/hurry') or {}",
-    ),
 )
-"""What makes the demo's script one with a table on servers, and hurry when it is told to."""
+"""What makes the demo's script one with a table on servers."""
 _STEP = """cross_entropy(
             loop.model(images) + pixels((images * 16).long() + place), labels
         )).backward()
@@ -48,7 +44,7 @@ def _script(folder: Path) -> Path:
         assert old in text
         text = text.replace(old, _STEP if new is None else new.format(old))
     file = folder / "served_digits.py"
-    file.write_text(text)
+    file.write_text(hurrying(text))
     return file
 
 

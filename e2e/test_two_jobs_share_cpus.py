@@ -66,14 +66,14 @@ async def test_makespan_is_the_oracles(
     epochs = 30 if long else 5
     first = CpuJob("first", 1, CAP, epochs, STEP_SECONDS)
     second = CpuJob("second", minimum, CAP, epochs, STEP_SECONDS)
-    await stage.submit(first)
+    await stage.submit(first, lasts=not long)
     await stage.until(lambda: stage.world(first) == CAP, "the first job has its cap")
     began = stage.recorder.now()
     alone = epochs * SAMPLES / (CAP * 16 / STEP_SECONDS)
     later = LATER * alone if long else 0
     await stage.until(lambda: stage.recorder.now() >= began + later, "the second comes", 600)
     submitted = stage.recorder.now()
-    await stage.submit(second)
+    await stage.submit(second, lasts=not long)
     wanted = CAP if minimum == CAP else CPUS - CAP
     await stage.until(lambda: stage.world(second) >= wanted, "the second job trains")
     started = stage.recorder.now() - submitted
