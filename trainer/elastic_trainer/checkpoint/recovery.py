@@ -50,7 +50,7 @@ class Available:
     parts: tuple[tuple[str, Part], ...] = ()
     """By training: parts of sharded states in its memory, its own and others', of any world."""
     stood: Identity = NOTHING
-    """Of a sharded state: what its process and all others saved to memory as the last round ended,
+    """Sharded state that its process and all others saved to memory as the last round ended,
     which nobody has gone on from."""
     training: str = ""
     """Training whose folder this rank sees; empty if it hasn't looked. Slots of another

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 MOST = 16
 """Names that a job has at once."""
 MOST_CHARACTERS = 63
-"""Of a name."""
+"""Most characters of a name."""
 EVERY_SECONDS = 1.0
 
 

@@ -85,7 +85,7 @@ class Reported:
     """The script reports figures of training; rank 0 says it."""
 
     figures: str
-    """As `link.figures` encodes them."""
+    """JSON, as `link.figures` encodes them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class Connections:
         self._comes: Callable[[Address, Address], bool] | None = None
         """Tells which of later connections are the round's; None: there are none."""
         self._hosts: frozenset[str] = frozenset()
-        """Of all ranks, where later groups' connections are the round's, too."""
+        """Hosts of all ranks, where later groups' connections are the round's, too."""
         self._numbers: list[tuple[int, int]] = []
         """Descriptor and inode of each that leads to a peer."""
         self._over = False
