@@ -111,6 +111,11 @@ def run(file: Path, python: str, moment: int) -> str:
     Raises:
         CheckFailed: see `script`; or a command failed, with its last words.
     """
+    if (closed := closed_to_others(Path(python))) is not None:
+        raise CheckFailed(
+            f"expected an interpreter that the image's user may run, found {python} behind "
+            f"{closed}, which is closed to others: name another by --python"
+        )
     with tempfile.TemporaryDirectory(prefix="volcano-elastic-image-") as folder:
         os.chmod(folder, 0o755)
         empty, listed = Path(folder) / "opt", Path(folder) / "files"
@@ -132,6 +137,14 @@ def run(file: Path, python: str, moment: int) -> str:
             last = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
             raise CheckFailed(f"{file.name}: its commands ended with {done.returncode}:\n{last}")
         return listed.read_text()
+
+
+def closed_to_others(program: Path) -> Path | None:
+    """Return the first of a program's folders, or the program, that other users may not enter or
+    run; None: they may."""
+    real = program.resolve()
+    parts = (*reversed(real.parents), real)
+    return next((part for part in parts if not part.stat().st_mode & 0o001), None)
 
 
 def main(arguments: list[str]) -> int:

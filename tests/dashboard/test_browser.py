@@ -25,6 +25,7 @@ TOLD = {
     "step": 70,
     "steps_per_second": 5.0,
     "committed_step": 60,
+    "metrics": {"loss": "0.31"},
     "rounds": [
         {
             "round": 3,
@@ -126,6 +127,7 @@ async def test_all_views_fit_narrow_and_dark_screens(tab: Tab, page: Opened) -> 
         ("jobs", "ns/huge"),
         ("nodes", "1 node"),
         ("job/ns/a", "a worker joined"),
+        ("job/ns/a", "loss 0.31"),
         ("job/ns/a", "Goodput 90 %"),
         ("job/ns/a", "rank 1 is behind"),
     ):

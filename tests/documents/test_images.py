@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.check_image import CheckFailed, different, instructions, script
+from deploy.check_image import CheckFailed, closed_to_others, different, instructions, script
 from deploy.sbom import bill, pinned
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +58,16 @@ def test_files_that_two_runs_made_otherwise_are_named() -> None:
     first = "aa  /opt/x\nbb  /opt/y\ncc  /opt/z\n"
     assert different(first, first) == []
     assert different(first, "aa  /opt/x\nb2  /opt/y\n") == ["/opt/y", "/opt/z"]
+
+
+def test_an_interpreter_that_the_images_user_may_not_run_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o700)
+    (folder / "python").symlink_to("/usr/bin/env")
+    assert closed_to_others(folder / "python") is None, "it leads to one that all may run"
+    (folder / "own").touch(0o755)
+    found = closed_to_others(folder / "own")
+    assert found is not None and found in (folder, *folder.parents)
 
 
 def test_an_instruction_that_the_check_does_not_know_is_refused() -> None:
