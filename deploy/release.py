@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from deploy import oci_layout
 from deploy.sbom import bill
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -214,6 +215,7 @@ def release(root: Path, version: str, out: Path, today: date, url: str = "") -> 
         for wheel, place in zip(built, made, strict=True):
             shutil.copyfile(wheel, place)
         made.append(pack_chart(source, out, version, moment))
+        made.append(oci_layout.write(made[-1], moment))
         made += pack_plugin(source, out, version, moment, url)
         made += write_bills(source, out, version, moment)
     digests = "".join(f"{_sha256(one)}  {one.name}\n" for one in made)

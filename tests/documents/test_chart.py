@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from deploy.oci_layout import MANIFEST, layout, write
 from deploy.release import pack_chart
 from tests.documents.test_manifests import build, one, with_components
 
@@ -19,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "chart"
 NAMESPACE = "volcano-elastic-system"
 HELM = shutil.which("helm") or str(ROOT / "build" / "helm" / "helm")
+REFERENCE = "org.opencontainers.image.ref.name"
 Object = dict[str, Any]
 needs_helm = pytest.mark.skipif(not Path(HELM).exists(), reason="no helm: make build/helm/helm")
 
@@ -101,7 +106,61 @@ def test_the_packed_chart_is_the_same_each_time(tmp_path: Path) -> None:
     assert made[0] == made[1]
 
 
+def test_the_layout_names_its_blobs_by_their_digests(tmp_path: Path) -> None:
+    chart = pack_chart(ROOT, tmp_path, "0.0.1", 1_700_000_000)
+    files = layout(chart.read_bytes())
+    for name, content in files.items():
+        if name.startswith("blobs/"):
+            assert name == f"blobs/sha256/{hashlib.sha256(content).hexdigest()}"
+    (manifest,) = json.loads(files["index.json"])["manifests"]
+    (layer,) = json.loads(files[f"blobs/{manifest['digest'].replace(':', '/')}"])["layers"]
+    assert files[f"blobs/{layer['digest'].replace(':', '/')}"] == chart.read_bytes()
+    first = write(chart, 1_700_000_000).read_bytes()
+    assert write(chart, 1_700_000_000).read_bytes() == first
+
+
 # With helm (`make chart-check`)
+
+
+@pytest.mark.process
+@needs_helm
+def test_helm_pulls_the_chart_of_the_layout_from_a_registry(tmp_path: Path) -> None:
+    chart = pack_chart(ROOT, tmp_path, "0.0.1", 0)
+    files = layout(chart.read_bytes())
+    (tag,) = json.loads(files["index.json"])["manifests"]
+
+    class Registry(BaseHTTPRequestHandler):
+        """Serves the layout as registries serve what was pushed to them."""
+
+        def do_GET(self) -> None:
+            what = self.path.rpartition("/")[2]
+            digest = tag["digest"] if what == tag["annotations"][REFERENCE] else what
+            content = files.get(f"blobs/{digest.replace(':', '/')}", b"{}")
+            self.send_response(200)
+            self.send_header("Content-Type", MANIFEST if "/manifests/" in self.path else "x/y")
+            self.send_header("Docker-Content-Digest", digest)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        pulled = tmp_path / "pulled"
+        pulled.mkdir()
+        address = f"oci://127.0.0.1:{server.server_port}/charts/volcano-elastic"
+        version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
+        command = ["pull", address, "--version", version, "--plain-http", "-d", str(pulled)]
+        done = subprocess.run([HELM, *command], capture_output=True, text=True, timeout=60)
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    (got,) = pulled.iterdir()
+    assert got.read_bytes() == chart.read_bytes()
 
 
 @pytest.mark.process

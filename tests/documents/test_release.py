@@ -114,6 +114,7 @@ def test_a_release_is_both_wheels_the_chart_and_a_tag(clone: Path) -> None:
             "volcano_elastic-9.9.9-py3-none-any.whl",
             "volcano_elastic_trainer-9.9.9-py3-none-any.whl",
             "volcano-elastic-9.9.9.tgz",
+            "volcano-elastic-9.9.9.oci.tar",
             "kubectl-elastic-9.9.9.tar.gz",
             "elastic.yaml",
             "volcano-elastic-9.9.9.cdx.json",
