@@ -1,6 +1,6 @@
 """Puts a packed Helm chart into an OCI image layout, as `helm push` would put it into a registry.
 
-Tools that copy such archives to registries (skopeo, oras) take it without helm and without a daemon.
+Tools that copy such archives to registries (skopeo, oras) take it without helm and a daemon.
 Media types and manifest: https://helm.sh/docs/topics/registries, and the OCI image layout 1.0.
 """
 
