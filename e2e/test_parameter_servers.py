@@ -177,7 +177,7 @@ async def test_servers_come_go_and_are_killed_and_workers_shrink_while_a_job_tra
 
     await stage.submit(newcomer)
     await stage.until(lambda: stage.world(newcomer) == 2, "the newcomer has its minimum")
-    await stage.until(lambda: stage.worlds(job)[-1] < 3, "the job trains on with less")
+    await stage.until(lambda: stage.worlds(job)[-1:] in ([1], [2]), "the job trains on with less")
     await stage.steps_on(job)
     stage.hurry(newcomer)
     await stage.until(lambda: stage.finished(newcomer), "the newcomer finishes")

@@ -69,7 +69,9 @@ async def test_a_running_job_follows_its_edited_range(stage: Stage) -> None:
     )
     await stage.edit(job, {"elasticPolicy": {"minReplicas": 1}})
     await stage.submit(newcomer)
-    await stage.until(lambda: stage.worlds(job)[-1] == 1, "job trains with less than its first min")
+    await stage.until(
+        lambda: stage.worlds(job)[-1:] == [1], "job trains with less than its first min"
+    )
     await stage.until(lambda: stage.world(newcomer) == 3, "newcomer trains beside it")
     await stage.steps_on(job)
     stage.hurry(newcomer)
