@@ -6,12 +6,13 @@ torchrun's c10d.
 
 Three torchrun agents (--nodes) with a worker each, on loopback, all in this machine. The
 coordinator, and c10d's store, are worker 0's node's; the other events are the last node's. `loop`
-trains by ElasticLoop, `checkpointer` in a loop of its own with ElasticDataset and Checkpointer;
-`c10d` saves by torch.save and runs under torchrun's own rendezvous, with its defaults but for two,
-without which it may never come back: its store isn't shared with the workers
-(TORCH_DISABLE_SHARE_RDZV_TCP_STORE), and collectives give up after 30 s instead of 30 min. Each
-worker notes the time after each of its steps, 10 ms apart; figures are medians of the tries, of
-which c10d gets one, as it takes a minute where a node is lost.
+trains by ElasticLoop, `sharded` by the same with FSDP2, whose states go to memory as often as costs
+under 1 % (SHARDED_EVERY=N in the environment: every N steps), `checkpointer` in a loop of its own
+with ElasticDataset and Checkpointer; `c10d` saves by torch.save and runs under torchrun's own
+rendezvous, with its defaults but for two, without which it may never come back: its store isn't
+shared with the workers (TORCH_DISABLE_SHARE_RDZV_TCP_STORE), and collectives give up after 30 s
+instead of 30 min. Each worker notes the time after each of its steps, 10 ms apart; figures are
+medians of the tries, of which c10d gets one, as it takes a minute where a node is lost.
 
 `next step`: from the event to the first step in a world that knows of it; for a leave or a join,
 which nobody is surprised by, from the last step of the old world. `whole`: from the event to the

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-SYSTEMS = ("loop", "checkpointer", "c10d", "torchft", "nvrx")
-LOOP, CHECKPOINTER, C10D, TORCHFT, NVRX = SYSTEMS
+SYSTEMS = ("loop", "sharded", "checkpointer", "c10d", "torchft", "nvrx")
+LOOP, SHARDED, CHECKPOINTER, C10D, TORCHFT, NVRX = SYSTEMS
 
 MODEL = """
 import os, sys, time
@@ -47,6 +47,25 @@ from elastic_trainer import ElasticDataset, ElasticLoop
 
 data = ElasticDataset(data, batch_size=16, epochs=10**6)
 loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=100)
+for x, y in loop:
+    with loop.step():
+        (loop.weight * mse_loss(loop.model(x), y)).backward()
+    note(loop.steps, loop.rank, loop.world, loop.link.round)
+""",
+    SHARDED: MODEL
+    + """
+from torch.distributed.fsdp import fully_shard
+from elastic_trainer import ElasticDataset, ElasticLoop
+
+def make():
+    net = Net(int(sys.argv[2]))
+    fully_shard(net)
+    return net, torch.optim.Adam(net.parameters())
+
+del net, optimizer
+data = ElasticDataset(data, batch_size=16, epochs=10**6)
+every = int(os.environ.get("SHARDED_EVERY", "0")) or None
+loop = ElasticLoop(folder / "commits", make=make, data=data, every=every)
 for x, y in loop:
     with loop.step():
         (loop.weight * mse_loss(loop.model(x), y)).backward()
