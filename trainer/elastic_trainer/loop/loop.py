@@ -30,6 +30,7 @@ may communicate, as nobody goes on from what a round leaves in the processes.
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -60,7 +61,7 @@ from elastic_trainer.loop.device_collectives import (
 )
 from elastic_trainer.loop.graph_guard import refuse_captured_collectives
 from elastic_trainer.loop.guard import StepGuard
-from elastic_trainer.loop.making import Made, forget_world, make_sharded
+from elastic_trainer.loop.making import Made, forget_world, make_sharded, spare_older
 from elastic_trainer.loop.opening import Opening
 from elastic_trainer.loop.refusal import (
     refuse_both,
@@ -289,6 +290,8 @@ class ElasticLoop:
             self._warn_of_uncommitted()
             raise
         finally:
+            if self._make is not None:
+                gc.unfreeze()
             self._feed.close()
             self._forget_what_followed()
 
@@ -602,11 +605,14 @@ class ElasticLoop:
 
     def _make_anew(self, make: Callable[[], Made]) -> None:
         """A sharded model for this round's ranks; what was there of the last one's goes."""
+        made_before = "module" in self.__dict__
         for name in ("module", "model", "optimizer"):
             self.__dict__.pop(name, None)
         self._extra, self._buffers, self._undone = {}, BufferBackup([]), None
         self._guard.put_down()
-        forget_world()
+        if made_before:
+            forget_world()
+        spare_older()
         self._take_up(*make_sharded(make, self.data.seed))
         self._refuse_unaveraged()
         self.checkpointer.take_up(self.module, self.optimizer, self._extra)
