@@ -13,17 +13,19 @@ from collections.abc import Mapping, Sequence
 from elastic_trainer.launch.script import run_as_main
 from elastic_trainer.launch.zygote import PRELOADED
 
-_AGENT = [sys.executable, "-m", "torch.distributed.run"]
+_FORKED = ("torch.distributed.run", "elastic_trainer.parameter_server")
+_IMPORTED = ("elastic_trainer.agent.agent", "elastic_trainer.parameter_server.service")
 
-for _name in (*PRELOADED, "torch.distributed.run", "elastic_trainer.agent.agent"):
+for _name in (*PRELOADED, "torch.distributed.run", *_IMPORTED):
     importlib.import_module(_name)
 
 
 def takes(words: Sequence[str], variables: Mapping[str, str]) -> bool:
-    """Return whether a container is forked: one of torchrun, unless its interpreter has more to
-    look at than what every pod is told."""
+    """Return whether a container is forked: one of torchrun or a parameter server, unless its
+    interpreter has more to look at than what every pod is told."""
     own = {name for name in variables if name.startswith("PYTHON")} - {"PYTHONUNBUFFERED"}
-    return list(words[: len(_AGENT)]) == _AGENT and not own
+    python, *module = words[:3]
+    return python == sys.executable and module[:1] == ["-m"] and module[-1] in _FORKED and not own
 
 
 def run(words: Sequence[str]) -> int:

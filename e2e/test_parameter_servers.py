@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 
 from e2e.stage import Stage, hurrying
+from embedded_cluster.kubelet.fault import ANNOTATION
 from volcano_elastic.api import checkpoint_size
 from volcano_elastic.demo.training import SAMPLES, SCRIPT, DemoJob
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS, SCALEPLANS
@@ -77,31 +76,13 @@ class ServedJob(DemoJob):
         return manifest
 
 
-def _server(job: DemoJob, out: Path, index: int) -> int:
-    """Return the process of the job's server of this index; 0 while there is none."""
-    storage = str(job.folder(out) / "servers").encode()
-    for process in Path("/proc").iterdir():
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            variables = (process / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if storage in words and b"VOLCANO_ELASTIC_POD_INDEX=%d" % index in variables:
-            return int(process.name)
-    return 0
-
-
-def _serves(stage: Stage, job: DemoJob, index: int) -> bool:
-    """Return whether the server's container runs, and is to stay."""
+def _server(stage: Stage, job: DemoJob, index: int) -> str:
+    """Return the running container of the server that is to stay; empty while there is none."""
     pod = stage.recorder.pods.get(f"default/{job.name}-ps-{index}")
     if pod is None or pod["metadata"].get("deletionTimestamp"):
-        return False
-    return any("running" in one["state"] for one in pod["status"].get("containerStatuses", ()))
-
-
-def _restarts(stage: Stage, job: DemoJob, index: int) -> int:
-    pod = stage.recorder.pods.get(f"default/{job.name}-ps-{index}") or {"status": {}}
-    return sum(one["restartCount"] for one in pod["status"].get("containerStatuses", ()))
+        return ""
+    found = pod["status"].get("containerStatuses", ())
+    return next((str(one["containerID"]) for one in found if "running" in one["state"]), "")
 
 
 async def _scaled(stage: Stage, job: ServedJob, servers: int) -> None:
@@ -111,7 +92,7 @@ async def _scaled(stage: Stage, job: ServedJob, servers: int) -> None:
 
     async def there(count: int) -> None:
         def holds() -> bool:
-            return _serves(stage, job, count - 1) and not _serves(stage, job, count)
+            return bool(_server(stage, job, count - 1)) and not _server(stage, job, count)
 
         await stage.until(holds, f"{count} servers serve")
         await stage.steps_on(job)
@@ -162,16 +143,17 @@ async def test_servers_come_go_and_are_killed_and_workers_shrink_while_a_job_tra
     await stage.steps_on(job)
     pods = {p["metadata"]["name"]: p for p in (await client.list(PODS, "default"))["items"]}
     assert {"served-ps-0", "served-ps-1"} <= pods.keys()
-    before = [_server(job, stage.out, index) for index in (0, 1)]
+    before = [_server(stage, job, index) for index in (0, 1)]
     await _scaled(stage, job, 3)
-    assert before == [_server(job, stage.out, index) for index in (0, 1)]
+    assert before == [_server(stage, job, index) for index in (0, 1)]
     assert set(stage.worlds(job)[stage.worlds(job).index(3) :]) == {3}, "no worker was lost"
 
     for index in (1, 0):
-        before_it = _restarts(stage, job, index)
-        os.kill(_server(job, stage.out, index), signal.SIGKILL)
+        container = _server(stage, job, index)
+        kill = {"metadata": {"annotations": {ANNOTATION: "kill"}}}
+        await client.patch(PODS, f"served-ps-{index}", "default", kill)
         await stage.until(
-            lambda i=index, n=before_it: _restarts(stage, job, i) > n and _serves(stage, job, i),  # type: ignore[misc]
+            lambda i=index, one=container: _server(stage, job, i) not in ("", one),  # type: ignore[misc]
             f"server {index} is started again",
         )
         await stage.steps_on(job)
@@ -187,6 +169,6 @@ async def test_servers_come_go_and_are_killed_and_workers_shrink_while_a_job_tra
     result = await stage.judge_finished(job)
     assert result.epochs == job.epochs
     assert result.accuracy > 0.8, f"{job.epochs * SAMPLES} samples must have taught it something"
-    await stage.until(lambda: not any(_server(job, stage.out, i) for i in (0, 1)), "servers end")
+    await stage.until(lambda: not any(_server(stage, job, i) for i in (0, 1)), "servers end")
     status = (await client.get(PYTORCHJOBS, "served", "default"))["status"]
     assert status["replicaStatuses"]["PS"].get("failed", 0) == 0
