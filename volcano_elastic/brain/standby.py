@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from volcano_elastic.kube.http_log import http_log
+
 
 class UnusableAddress(Exception):
     """An address that can't be listened on; says which and why."""
@@ -31,7 +33,7 @@ async def alive(url: str | None) -> AsyncIterator[None]:
 
     app = web.Application()
     app.add_routes([web.get(found.path or "/", answer)])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    runner = web.AppRunner(app, access_log=None, logger=http_log(__name__), shutdown_timeout=1)
     await runner.setup()
     try:
         try:

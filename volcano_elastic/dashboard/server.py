@@ -15,7 +15,6 @@ from typing import Any
 
 import orjson
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from volcano_elastic.dashboard import access
 from volcano_elastic.dashboard.answer_cache import AnswerCache
@@ -30,10 +29,10 @@ from volcano_elastic.dashboard.model.replay import Past, replay
 from volcano_elastic.dashboard.model.what_if import NoAnswer, Question, answer
 from volcano_elastic.dashboard.page_feed import PageFeed
 from volcano_elastic.forecast.job_record import JobRecord
+from volcano_elastic.kube.http_log import http_log
 from volcano_elastic.kube.resource import Object
 
 _log = logging.getLogger(__name__)
-_http_log = logging.getLogger(f"{__name__}.http")
 FILES = Path(__file__).parent / "page"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _MOST_VIEWERS = 200
@@ -65,15 +64,6 @@ class Sources:
     details: JobDetails
     waits_for: Callable[[], str]
     clock: Callable[[], datetime]
-
-
-def _is_ours(record: logging.LogRecord) -> bool:
-    """Return whether a record tells of more than a request that was no HTTP: whoever reaches the
-    port could fill the log with those."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
-
-
-_http_log.addFilter(_is_ours)
 
 
 class _BadQuestion(Exception):
@@ -412,7 +402,7 @@ async def serving(
         OSError: the address can't be listened on.
     """
     runner = web.AppRunner(
-        server.application(), access_log=None, logger=_http_log, shutdown_timeout=0.5
+        server.application(), access_log=None, logger=http_log(__name__), shutdown_timeout=0.5
     )
     await runner.setup()
     try:

@@ -9,6 +9,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from volcano_elastic.kube.http_log import http_log
+
 
 @asynccontextmanager
 async def serve(
@@ -48,7 +50,7 @@ async def serve(
             web.get("/metrics", metrics),
         ]
     )
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    runner = web.AppRunner(app, access_log=None, logger=http_log(__name__), shutdown_timeout=1)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

@@ -25,6 +25,7 @@ from aiohttp import web
 
 from volcano_elastic.kube import retry
 from volcano_elastic.kube.client import ApiError, Client
+from volcano_elastic.kube.http_log import http_log
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import (
     MUTATINGWEBHOOKCONFIGURATIONS,
@@ -272,7 +273,7 @@ class WebhookServer:
         app = web.Application(client_max_size=_BODY_LIMIT)
         for path, webhook in admission.WEBHOOKS.items():
             app.router.add_post(path, _handler(webhook))
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        runner = web.AppRunner(app, access_log=None, logger=http_log(__name__), shutdown_timeout=1)
         await runner.setup()
         try:
             await web.SockSite(runner, self._socket, ssl_context=self._tls).start()
