@@ -235,13 +235,17 @@ async def served(agents: int) -> dict[str, float]:
     coordinator = Coordinator(agents, "--term=1", f"--agent={name_of(0)}")
     simulated = [SimulatedAgent(index, coordinator.port) for index in range(agents)]
 
-    async def cost(stage: Callable[[], Awaitable[Any]], settle: float = 1.0) -> float:
-        """Return all of the coordinator's CPU seconds while a stage goes on, signs of life among
-        them: on a busy machine those are seldom as regular as at rest, and can't be taken off."""
-        before = coordinator.cpu_seconds()
+    async def cost(name: str, stage: Callable[[], Awaitable[Any]], settle: float = 1.0) -> None:
+        """Note all of the coordinator's CPU seconds while a stage goes on, and how long it did.
+
+        Signs of life are among them: on a busy machine those are seldom as regular as at rest, and
+        can't be taken off.
+        """
+        before, began = coordinator.cpu_seconds(), time.monotonic()
         await asyncio.wait_for(stage(), PATIENCE)
         await asyncio.sleep(settle)  # what was said is read
-        return coordinator.cpu_seconds() - before
+        found[f"{name}_cpu_seconds"] = coordinator.cpu_seconds() - before
+        found[f"{name}_wall_seconds"] = time.monotonic() - began
 
     async def share() -> float:
         before, began = coordinator.cpu_seconds(), time.monotonic()
@@ -265,11 +269,12 @@ async def served(agents: int) -> dict[str, float]:
         await _in_groups(agent.connect_again(electorate) for agent in simulated)
         await coordinator.has(agents)
 
+    found: dict[str, float] = {}
     try:
         await coordinator.serves()
-        found = {"connect_cpu_seconds": await cost(connect)}
-        found["form_cpu_seconds"] = await cost(form)
-        found["link_cpu_seconds"] = await cost(link)
+        await cost("connect", connect)
+        await cost("form", form)
+        await cost("link", link)
         found["rest_cores"] = await share()
         for agent in simulated:
             agent.training_since = time.monotonic()
@@ -282,7 +287,7 @@ async def served(agents: int) -> dict[str, float]:
         coordinator = Coordinator(agents, "--term=2", port=coordinator.port)
         await coordinator.serves()
         number = simulated[0].number
-        found["restart_cpu_seconds"] = await cost(adopt)
+        await cost("restart", adopt)
         found["restart_peak_mib"] = coordinator.peak_bytes() / 2**20
         status = await asyncio.to_thread(coordinator.status)
         assert (status["phase"], status["round"]) == ("running", number), status["rounds"]
