@@ -21,6 +21,7 @@ from elastic_trainer.parameter_server.placement import (
     HELD,
     LEASE_SECONDS,
     LOST_SECONDS,
+    NEVER_COPIED,
     SETTLE_SECONDS,
     Adoption,
     Move,
@@ -32,6 +33,7 @@ from elastic_trainer.parameter_server.placement import (
     is_outdone,
     is_released,
     keeper,
+    newest_copied,
     next_adoption,
     next_move,
     next_relief,
@@ -86,6 +88,8 @@ class Director:
         """When this one last went on after it had stood still, as others' silence could be its own.
         """
         self._servers: dict[str, Server] = {}
+        self._copied = NEVER_COPIED
+        """By bucket, the last turn by which it came to who has, or had, a copy of it elsewhere."""
         self._version = 0
         self._placement = Placement((), ())
         self._ownerless_since: float | None = None
@@ -115,6 +119,8 @@ class Director:
         if not noted.name and server.epoch:
             noted = replace(noted, name=server.epoch)
         is_over = server.life in noted.ended or server.life in self._outdone
+        if ours and not is_over:
+            self._copied = newest_copied([server], self._copied)
         if noted.servers.get(server.address) != server.life and not is_over:
             noted = replace(noted, servers={**noted.servers, server.address: server.life})
         if noted != self._noted:
@@ -198,7 +204,7 @@ class Director:
         for one in present:
             if one.giving_to in over:
                 self._end(one.giving_to)
-        adoption = next_adoption(present, over, self._keepers)
+        adoption = next_adoption(present, over, self._keepers, self._copied)
         if adoption is None:
             self._look_for_losses(now)
         elif adoption.kept.life in over:

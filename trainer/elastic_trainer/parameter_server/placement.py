@@ -38,8 +38,10 @@ SETTLE_SECONDS = 2.0
 """How long a first server that has just begun waits to hear of older ones."""
 
 HELD, FROZEN = 1, 2
+NEVER_COPIED: NDArray[np.int64] = np.full(BUCKETS, -1)
 
 Buckets = NDArray[np.int64]
+Turns = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -168,12 +170,31 @@ def keeper(present: Collection[Server], life: str, now: str) -> Server | None:
     return ring[(place + 1) % len(ring)]
 
 
+def newest_copied(present: Collection[Server], before: Turns) -> Turns:
+    """Return by bucket the last turn by which it came to a server that had a copy of it elsewhere
+    at some time, or was to have none: what came by an earlier one is too old to go on from.
+
+    Args:
+        before: what this returned last.
+    """
+    found = before.copy()
+    for one in present:
+        holds = one.held > 0
+        holds[one.uncopied] = False
+        found[holds] = np.maximum(found[holds], one.turns[holds])
+    return found
+
+
 def next_adoption(
-    present: Collection[Server], over: Mapping[str, float], keepers: Mapping[str, str]
+    present: Collection[Server],
+    over: Mapping[str, float],
+    keepers: Mapping[str, str],
+    copied: Turns = NEVER_COPIED,
 ) -> Adoption | None:
     """Return which of the buckets that nobody holds are adopted next, from their newest copies.
 
     Args:
+        copied: by bucket, `newest_copied`, also of servers that are gone.
         over: lives that are over, and since when that is known.
         keepers: by life, the one that is to keep a copy of its rows; an older one's may be out of
             date. Of lives that aren't here, that isn't known.
@@ -192,7 +213,7 @@ def next_adoption(
     newest = np.full(BUCKETS, -1, dtype=np.int64)
     where = np.full(BUCKETS, NOBODY, dtype=np.int64)
     for number, (_, kept) in enumerate(copies):
-        of = kept.turns > newest[kept.buckets]
+        of = (kept.turns > newest[kept.buckets]) & (kept.turns >= copied[kept.buckets])
         newest[kept.buckets[of]] = kept.turns[of]
         where[kept.buckets[of]] = number
     found = None
@@ -227,11 +248,7 @@ def _nobody_takes(source: str, present: Collection[Server], over: Mapping[str, f
 def outdated(present: Collection[Server], life: str) -> list[Kept]:
     """Return what a server keeps that nobody needs: a later holder has it in a copy elsewhere, or
     is to have none."""
-    safe = np.full(BUCKETS, -1, dtype=np.int64)
-    for one in present:
-        holds = one.held > 0
-        holds[one.uncopied] = False
-        safe[holds] = np.maximum(safe[holds], one.turns[holds])
+    safe = newest_copied(present, NEVER_COPIED)
     found = []
     for one in present:
         for kept in one.copies if one.life == life else ():
