@@ -241,7 +241,7 @@ class InProcess:
         async def call(request: Any, timeout: float | None = None) -> Any:
             await asyncio.sleep(0)  # as a connection has others take their turn
             if name == "Receive":
-                self.rows += len(request.ids) // 8
+                self.rows += len(request.ids) // 8 + sum(sum(one.counts) for one in request.whole)
             return await getattr(self._service, name)(request, None)
 
         return call

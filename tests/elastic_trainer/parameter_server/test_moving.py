@@ -111,10 +111,12 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "ROUNDS", 2)  # rows change until buckets are frozen
 
 
-async def test_hot_rows_are_copied_once_while_their_buckets_are_frozen() -> None:
+async def test_hot_rows_that_change_are_copied_once_their_buckets_are_frozen() -> None:
     run = Run()
     hot = np.arange(4000, 4400, dtype=np.int64)
     hot = hot[np.isin(buckets(hot), MOVED)][:6]
+    others = np.arange(200, dtype=np.int64)
+    others = others[np.isin(buckets(others), MOVED)]
     sent: list[tuple[bool, list[int]]] = []
 
     def push(ids: Ids) -> None:
@@ -127,7 +129,7 @@ async def test_hot_rows_are_copied_once_while_their_buckets_are_frozen() -> None
     class Watched(Direct):
         async def Receive(self, request: Any, timeout: float) -> Any:  # noqa: N802
             if not run.source.holder.frozen.any():
-                push(hot)
+                push(np.union1d(hot, others))
             sent.append((bool(run.source.holder.frozen.any()), unpack(request.ids).tolist()))
             return await self._service.Receive(request, None)
 
@@ -143,7 +145,12 @@ async def test_hot_rows_are_copied_once_while_their_buckets_are_frozen() -> None
     assert set(hot.tolist()) <= set(table.entries().ids.tolist())
 
 
-async def test_rows_are_given_while_pushes_go_on() -> None:
+@pytest.mark.parametrize("large", [1, 1000])
+async def test_rows_are_given_while_pushes_go_on(
+    large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`large`: rows of a bucket beyond which it doesn't go whole."""
+    monkeypatch.setattr(moving, "LARGE_ROWS", large)
     run = Run()
     for _ in range(10):
         run.push()

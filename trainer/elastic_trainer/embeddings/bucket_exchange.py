@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from elastic_trainer.embeddings.bucket_rows import BucketRows
+from elastic_trainer.embeddings.bucket_rows import BucketRows, Memory
 from elastic_trainer.embeddings.exchange import swap
 from elastic_trainer.embeddings.table import Table
 
@@ -19,7 +19,6 @@ MOST_BYTES = 32 << 20
 """That a rank sends at a time; more, where that would be less than LEAST_BYTES to each."""
 LEAST_BYTES = 1 << 20
 
-Memory = NDArray[np.uint8]
 Counts = list[NDArray[np.int64]]
 """By BucketRows, how many rows each of some buckets has."""
 

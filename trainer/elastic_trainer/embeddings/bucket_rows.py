@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.column import Column
-from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets, hash_ids
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids, Words, buckets, buckets_of, hash_ids
 
 Rows = NDArray[np.int64]
 Buckets = NDArray[np.int64]
+Memory = NDArray[np.uint8]
 
 NO_ROW = 0
 """The row of an id that isn't here; also a slot that is free."""
@@ -80,9 +81,13 @@ class BucketRows:
             return _runs(self._first, self._used)
         return _runs(self._first[wanted], self._used[wanted])
 
-    def find(self, ids: Ids) -> Rows:
-        """Return each id's row, NO_ROW where it has none."""
-        return self._look_up(ids)[1]
+    def find(self, ids: Ids, words: Words | None = None) -> Rows:
+        """Return each id's row, NO_ROW where it has none.
+
+        Args:
+            words: their hashes, where these are known.
+        """
+        return self._look_up(ids, words)[1]
 
     def add(self, ids: Ids) -> Rows:
         """Return a row for each of these ids, which have none and differ from one another. What it
@@ -135,11 +140,16 @@ class BucketRows:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row, its id's included."""
-        return sum(one.row_bytes for one in self._all)
+        return sum(self.column_bytes)
 
-    def lying(self, bucket: int, begin: int, end: int) -> list[NDArray[np.uint8]]:
+    @property
+    def column_bytes(self) -> list[int]:
+        """Bytes of an id, and of each column's numbers in a row."""
+        return [one.row_bytes for one in self._all]
+
+    def lying(self, bucket: int, begin: int, end: int) -> list[Memory]:
         """Return the memory of a bucket's rows `begin` to `end`, that of ids first, then each
-        column's."""
+        column's. Nobody may keep it until rows are added."""
         first = int(self._first[bucket])
         return [one.bytes(first + begin, first + end) for one in self._all]
 
@@ -209,16 +219,16 @@ class BucketRows:
 
     # ---- slots
 
-    def _first_slots(self, ids: Ids) -> tuple[Rows, Rows]:
+    def _first_slots(self, ids: Ids, words: Words | None = None) -> tuple[Rows, Rows]:
         """Return where each id is looked for first, and its bucket's slots less one."""
-        words = hash_ids(ids)
-        bucket = (words >> np.uint64(54)).view(np.int64)
+        words = hash_ids(ids) if words is None else words
+        bucket = buckets_of(words)
         mask = self._mask[bucket]
         return 2 * self._first[bucket] + (words.view(np.int64) & mask), mask
 
-    def _look_up(self, ids: Ids) -> tuple[Rows, Rows]:
+    def _look_up(self, ids: Ids, words: Words | None = None) -> tuple[Rows, Rows]:
         """Return the slot and the row of each id."""
-        slots, mask = self._first_slots(ids)
+        slots, mask = self._first_slots(ids, words)
         rows = self._slots.numbers[slots]
         left = np.flatnonzero(self._are_others(rows, ids))
         while len(left):

@@ -7,8 +7,17 @@ import numpy as np
 from elastic_trainer.embeddings.hashing import Ids
 from elastic_trainer.embeddings.table import Table
 
-COMPACT = 1 << 21
+COMPACT = 1 << 19
 """So many ids are kept as they come, before those that came twice are dropped."""
+
+
+def distinct(ids: Ids) -> Ids:
+    """Return each of these once, ascending: np.unique takes ten times as long for some ascending
+    runs, one after the other."""
+    ids = np.sort(ids, kind="stable")
+    new = np.ones(len(ids), dtype=bool)
+    np.not_equal(ids[1:], ids[:-1], out=new[1:])
+    return ids[new]
 
 
 class ChangedIds:
@@ -24,7 +33,7 @@ class ChangedIds:
         """Return those since the last time, each once, ascending."""
         if not self._touched:
             return np.empty(0, dtype=np.int64)
-        ids = np.unique(np.concatenate(self._touched))
+        ids = distinct(np.concatenate(self._touched))
         self._touched, self._size, self._most = [], 0, COMPACT
         return ids
 
@@ -35,6 +44,6 @@ class ChangedIds:
         self._touched.append(ids.copy())
         self._size += len(ids)
         if self._size > self._most:
-            self._touched = [np.unique(np.concatenate(self._touched))]
+            self._touched = [distinct(np.concatenate(self._touched))]
             self._size = len(self._touched[0])
             self._most = max(COMPACT, 2 * self._size)  # so that it isn't done for each batch

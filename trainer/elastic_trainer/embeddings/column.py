@@ -43,9 +43,15 @@ class Column:
         return memory[first * self.row_bytes : end * self.row_bytes]
 
     def grow(self, rows: int) -> None:
-        """Have so many rows."""
+        """Have so many rows. Raises BufferError, and stays as it is, where somebody keeps its
+        memory."""
+        before = len(self.numbers)
         del self.numbers
-        self._memory.resize(max(mmap.PAGESIZE, rows * self.row_bytes))
+        try:
+            self._memory.resize(max(mmap.PAGESIZE, rows * self.row_bytes))
+        except BufferError:
+            self._show(before)
+            raise
         self._show(rows)
 
     def clear(self, first: int, end: int) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 import xxhash
 
-from elastic_trainer.embeddings.changed_ids import ChangedIds
+from elastic_trainer.embeddings.changed_ids import ChangedIds, distinct
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.table import Table
 
@@ -94,7 +94,7 @@ class _Watch:
         self._taken = held.copy(), self.table.drops.copy()
         same = self._held & (self._drops == self.table.drops)
         whole = held if everything else held & ~same
-        ids = self._taken_ids = np.union1d(self._taken_ids, self._changed.take())
+        ids = self._taken_ids = distinct(np.concatenate([self._taken_ids, self._changed.take()]))
         return np.flatnonzero(whole), ids[(held & ~whole)[buckets(ids)]]
 
 

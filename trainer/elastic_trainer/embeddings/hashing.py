@@ -50,7 +50,12 @@ def hash_ids(ids: Ids) -> Words:
 
 def buckets(ids: Ids) -> NDArray[np.int64]:
     """Return the bucket of each id."""
-    return (hash_ids(ids) >> _BUCKET_SHIFT).view(np.int64)
+    return buckets_of(hash_ids(ids))
+
+
+def buckets_of(words: Words) -> NDArray[np.int64]:
+    """Return the buckets of ids with these hashes."""
+    return (words >> _BUCKET_SHIFT).view(np.int64)
 
 
 def first_values(

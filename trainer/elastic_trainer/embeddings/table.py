@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.bucket_rows import NO_ROW, BucketRows, Rows
 from elastic_trainer.embeddings.candidates import Candidates
-from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets, first_values
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids, Words, buckets, first_values
 from elastic_trainer.embeddings.row_optimizer import RowOptimizer
 
 AWAKE = -1
@@ -180,9 +181,13 @@ class Table:
         """Where what is held lies: rows, and counts of ids without one."""
         return self._rows, self._candidates.rows
 
-    def pull(self, ids: Ids) -> torch.Tensor:
-        """Return a row for each id, also where it has none yet."""
-        rows = self._rows.find(ids)
+    def pull(self, ids: Ids, words: Words | None = None) -> torch.Tensor:
+        """Return a row for each id, also where it has none yet.
+
+        Args:
+            words: the ids' hashes, where these are known.
+        """
+        rows = self._rows.find(ids, words)
         found = self._column("weights").index_select(0, torch.from_numpy(rows))
         unknown = np.flatnonzero(rows == NO_ROW)
         if len(unknown):
@@ -256,7 +261,7 @@ class Table:
         """Hold of these ids, no two alike, exactly these entries, of no others."""
         given = entries.ids.numpy()
         if len(given) < len(ids):
-            others = np.setdiff1d(ids, given)
+            others = np.setdiff1d(ids, given, assume_unique=True)
             self._rows.remove(others[self._rows.find(others) != NO_ROW])
         self._candidates.forget(ids)
         self._write(self._rows.put(given), entries)
@@ -280,6 +285,37 @@ class Table:
                 "expected each bucket to come from one holder"
             )
         self._write(self._rows.add(ids), entries)
+
+    def read_bucket(self, bucket: int) -> tuple[list[int], list[bytes]]:
+        """Return how many rows and counts of ids there are of a bucket, and a copy of the memory of
+        each of their columns."""
+        counts = [int(one.counts[bucket]) for one in self.stores]
+        parts = [
+            part.tobytes()
+            for one, count in zip(self.stores, counts, strict=True)
+            for part in one.lying(bucket, 0, count)
+        ]
+        return counts, parts
+
+    def write_bucket(self, bucket: int, counts: Sequence[int], parts: Sequence[bytes]) -> None:
+        """Hold of a bucket exactly what a table of these settings read of it. Raises ValueError
+        where it didn't."""
+        if [*map(len, parts)] != self._part_bytes(counts):
+            raise ValueError(
+                f"bucket {bucket} of table {self.settings.name!r} has {list(counts)} rows in "
+                f"{[*map(len, parts)]} bytes: expected {self._part_bytes(counts)}"
+            )
+        which, left = np.array([bucket]), deque(parts)
+        for rows, count in zip(self.stores, counts, strict=True):
+            rows.drop(which)
+            rows.reserve(which, np.array([count]))
+            for mine in rows.lying(bucket, 0, count):
+                mine[:] = np.frombuffer(left.popleft(), dtype=np.uint8)
+            rows.hold(which, np.array([count]))
+
+    def _part_bytes(self, counts: Sequence[int]) -> list[int]:
+        each = [one.column_bytes for one in self.stores]
+        return [count * one for count, some in zip(counts, each, strict=False) for one in some]
 
     def copy(self, other: Table, given: Collection[int]) -> None:
         """Hold what another table of these settings has of buckets of which nothing is here."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.export import BASE, INCREMENT, begin, publish
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from elastic_trainer.embeddings.exchange import Update
     from elastic_trainer.embeddings.row_optimizer import RowOptimizer
     from elastic_trainer.integrations.tensorboard import ScalarWriter
+
+Mask = NDArray[np.bool_]
 
 
 class ServedTables:
@@ -136,7 +139,7 @@ class ServedTables:
 
         A bucket takes each of this worker's numbers once, and no smaller one after it.
         """
-        left = [np.arange(len(one.ids)) for one in updates]
+        left = [np.ones(len(one.ids), dtype=bool) for one in updates]
         told = False
 
         def attempt() -> None:
@@ -147,8 +150,8 @@ class ServedTables:
             for (_, _, parts), reply in zip(asked, done, strict=True):
                 if reply is not None:
                     for number, part in enumerate(parts):
-                        left[number] = _without(left[number], part)
-            if any(map(len, left)):
+                        left[number][part] = False
+            if any(map(np.any, left)):
                 raise NotYetError(self._servers.why)
 
         began = time.monotonic()
@@ -160,13 +163,12 @@ class ServedTables:
         """Return a row for each id, no two alike and ascending."""
         rows = torch.empty(len(ids), settings.width, dtype=settings.dtype)
         where = buckets(ids)
-        left = np.arange(len(ids))
+        left = np.ones(len(ids), dtype=bool)
 
         def attempt() -> None:
-            nonlocal left
-            if not len(left):
+            if not left.any():
                 return
-            parts = self._servers.split(where, left)
+            parts = self._servers.split(where, np.flatnonzero(left))
             requests = [
                 (
                     address,
@@ -183,8 +185,8 @@ class ServedTables:
             for (_, part), reply in zip(parts, self._servers.ask("Pull", requests), strict=True):
                 if reply is not None:
                     rows.numpy()[part] = read_floats(reply.rows, settings.width, settings.dtype)
-                    left = _without(left, part)
-            if len(left):
+                    left[part] = False
+            if left.any():
                 raise NotYetError(self._servers.why)
 
         began = time.monotonic()
@@ -422,7 +424,7 @@ class ServedTables:
     # ---- requests
 
     def _requests(
-        self, sequence: int, updates: Sequence[Update], left: Sequence[Ids], *, to_all: bool
+        self, sequence: int, updates: Sequence[Update], left: Sequence[Mask], *, to_all: bool
     ) -> list[tuple[str, Any, list[Ids]]]:
         """Return what goes to each server, and which ids of each update that is.
 
@@ -434,7 +436,7 @@ class ServedTables:
         for address in self._servers.holders() if to_all else ():
             parts[address] = [nothing] * len(updates)
         for number, (update, rows) in enumerate(zip(updates, left, strict=True)):
-            for address, part in self._servers.split(buckets(update.ids), rows):
+            for address, part in self._servers.split(buckets(update.ids), np.flatnonzero(rows)):
                 parts.setdefault(address, [nothing] * len(updates))[number] = part
         found = []
         for address, of_updates in parts.items():
@@ -463,13 +465,6 @@ class ServedTables:
     def _opened(self, reply: messages.OpenReply) -> None:
         if not self.clock:
             self.clock = reply.clock
-
-
-def _without(rows: Ids, done: Ids) -> Ids:
-    """Return the rows that aren't done yet."""
-    if len(done) == len(rows):
-        return rows[:0]
-    return np.setdiff1d(rows, done, assume_unique=True)
 
 
 def _rows_of(gradients: torch.Tensor, part: Ids) -> torch.Tensor:

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from elastic_trainer.embeddings.changed_ids import ChangedIds
-from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
+from elastic_trainer.embeddings.changed_ids import ChangedIds, distinct
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets, buckets_of, hash_ids
 from elastic_trainer.embeddings.table import Table
 from elastic_trainer.parameter_server.clocks import Clocks
 from elastic_trainer.parameter_server.hot_ids import HotIds
@@ -64,6 +64,8 @@ class Changes:
 
     def __init__(self, of: Buckets) -> None:
         self.buckets = of
+        self._wanted = np.zeros(BUCKETS, dtype=bool)
+        self._wanted[of] = True
         self._changed: dict[str, ChangedIds] = {}
 
     def watch(self, table: Table) -> None:
@@ -75,7 +77,7 @@ class Changes:
 
     def take(self, table: str) -> Ids:
         ids = self._changed[table].take()
-        return ids[np.isin(buckets(ids), self.buckets)]
+        return ids[self._wanted[buckets(ids)]]
 
 
 @dataclass
@@ -137,14 +139,15 @@ class Holder:
         self, worker: str, table: str, ids: Ids, clock: int, staleness: int, now: float
     ) -> tuple[Verdict, torch.Tensor | None]:
         check_ids(table, ids)
-        verdict = self._verdict(worker, [table], [ids])
+        words = hash_ids(ids)
+        verdict = self._verdict(worker, [table], [buckets_of(words)])
         if verdict is not Verdict.DONE:
             return verdict, None
         if clock != READS_ONLY:
             self.clocks.tell(worker, clock, now)
         if self.clocks.too_far(worker, clock, staleness, now):
             return Verdict.LATER, None
-        return verdict, self.tables[table].pull(ids)
+        return verdict, self.tables[table].pull(ids, words)
 
     def push(
         self, worker: str, sequence: int, gradients: Sequence[Gradients], now: float
@@ -153,7 +156,8 @@ class Holder:
         for one in gradients:
             check_ids(one.table, one.ids)
         names = [one.table for one in gradients]
-        verdict = self._verdict(worker, names, [one.ids for one in gradients])
+        touched = [buckets(one.ids) for one in gradients]
+        verdict = self._verdict(worker, names, touched)
         if verdict is not Verdict.DONE:
             return verdict
         for one in gradients:
@@ -166,7 +170,6 @@ class Holder:
         new_step = sequence > self.clocks.steps[worker]
         self.steps += new_step
         applied = self._applied.setdefault(worker, np.zeros(BUCKETS, dtype=np.int64))
-        touched = [buckets(one.ids) for one in gradients]
         for one, where in zip(gradients, touched, strict=True):
             fresh = applied[where] < sequence
             if fresh.all() and (new_step or len(where)):
@@ -185,11 +188,10 @@ class Holder:
         for worker in self.clocks.forgotten(now):
             self._applied.pop(worker, None)
 
-    def _verdict(self, worker: str, tables: Sequence[str], ids: Sequence[Ids]) -> Verdict:
+    def _verdict(self, worker: str, tables: Sequence[str], touched: Sequence[Buckets]) -> Verdict:
         if worker not in self.clocks.steps or any(one not in self.tables for one in tables):
             return Verdict.NOT_OPEN
-        for one in ids:
-            where = buckets(one)
+        for where in touched:
             if not self.held[where].all():
                 return Verdict.NOT_OWNER
             if self.frozen[where].any():
@@ -326,6 +328,16 @@ class Holder:
         table.replace(ids, unpack_entries(entries, table.settings))
         return True
 
+    def receive_bucket(
+        self, move: str, text: str, bucket: int, counts: Sequence[int], parts: Sequence[bytes]
+    ) -> bool:
+        """Keep a bucket of a table that is coming, as it lay in the giver's memory. False where
+        this move, or this bucket, isn't expected."""
+        if move not in self._coming or bucket not in self._coming[move][1]:
+            return False
+        self.add_table(text).write_bucket(bucket, counts, parts)
+        return True
+
     def take(
         self,
         move: str,
@@ -388,7 +400,9 @@ class Holder:
             # The save that this is for may never come to be: then the next one has them, too.
             for table, ids in self.changed(_watch_of(after)).items():
                 known = before.changed.get(table)
-                before.changed[table] = ids if known is None else np.union1d(known, ids)
+                before.changed[table] = (
+                    ids if known is None else distinct(np.concatenate([known, ids]))
+                )
         for name in set(self._saves) - {after}:
             del self._saves[name]
             self.unwatch(_watch_of(name))

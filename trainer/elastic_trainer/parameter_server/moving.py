@@ -100,8 +100,7 @@ async def _give_group(holder: Holder, order: Order) -> Taken:
         for part in holder.some_at_a_time(order.given):
             holder.find_hot(move, part)
             await asyncio.sleep(0)
-        some = holder.some_at_a_time(order.given)
-        await _copy(holder, move, order, (holder.ids_in(part, move) for part in some))
+        await _send(order, move, _whole(holder, move, order.given))
         for _ in range(ROUNDS):
             ids = holder.changed(move)
             if sum(map(len, ids.values())) <= FEW_ROWS:
@@ -121,9 +120,14 @@ async def _give_group(holder: Holder, order: Order) -> Taken:
 
 async def _copy(holder: Holder, move: str, order: Order, ids: Iterable[Mapping[str, Ids]]) -> None:
     """Send these rows, as they are when their part's turn comes."""
+    await _send(order, move, _parts(holder, ids))
+
+
+async def _send(order: Order, move: str, parts: Iterable[messages.ReceiveRequest]) -> None:
+    """Send these parts, some at a time; each is made when its turn comes."""
     on_their_way: deque[asyncio.Task[None]] = deque()
     try:
-        for part in _parts(holder, ids):
+        for part in parts:
             on_their_way.append(asyncio.create_task(_receive(order, move, part)))
             if len(on_their_way) == IN_FLIGHT:
                 await on_their_way.popleft()
@@ -132,6 +136,28 @@ async def _copy(holder: Holder, move: str, order: Order, ids: Iterable[Mapping[s
     finally:
         for one in on_their_way:
             one.cancel()
+
+
+def _whole(holder: Holder, move: str, given: Buckets) -> Iterator[messages.ReceiveRequest]:
+    """Yield buckets as they lie, each as it is when it is asked for: one that changes goes whole
+    into one message, or where it is too large for one, some of its ids into each."""
+    for name, table in list(holder.tables.items()):
+        part = messages.ReceiveRequest(table=write_settings(table.settings))
+        rows = 0
+        for bucket in given.tolist():
+            if sum(one.counts[bucket] for one in table.stores) > LARGE_ROWS:
+                ids = holder.ids_in(np.array([bucket]), move)[name]
+                yield from _parts(holder, [{name: ids}])
+                continue
+            counts, memory = table.read_bucket(bucket)
+            if sum(counts):
+                part.whole.add(number=bucket, counts=counts, parts=memory)
+            rows += sum(counts)
+            if rows >= PART_ROWS:
+                yield part
+                part, rows = messages.ReceiveRequest(table=part.table), 0
+        if rows:
+            yield part
 
 
 def _parts(holder: Holder, ids: Iterable[Mapping[str, Ids]]) -> Iterator[messages.ReceiveRequest]:

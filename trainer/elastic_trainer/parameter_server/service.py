@@ -311,6 +311,13 @@ class Service(ParameterServerServicer):
         def received() -> bool:
             if not request.table:
                 return self.holder.expect(request.move, unpack(request.buckets), request.source)
+            if request.whole:
+                return all(
+                    self.holder.receive_bucket(
+                        request.move, request.table, one.number, one.counts, one.parts
+                    )
+                    for one in request.whole
+                )
             ids: Ids = unpack(request.ids)
             return self.holder.receive(request.move, request.table, ids, list(request.entries))
 

@@ -268,7 +268,7 @@ class GiveReply(_message.Message):
     def __init__(self, given: _Optional[bool] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("move", "life", "table", "buckets", "ids", "entries", "source")
+    __slots__ = ("move", "life", "table", "buckets", "ids", "entries", "source", "whole")
     MOVE_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
@@ -276,6 +276,7 @@ class ReceiveRequest(_message.Message):
     IDS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     move: str
     life: str
     table: str
@@ -283,7 +284,18 @@ class ReceiveRequest(_message.Message):
     ids: bytes
     entries: _containers.RepeatedScalarFieldContainer[bytes]
     source: str
-    def __init__(self, move: _Optional[str] = ..., life: _Optional[str] = ..., table: _Optional[str] = ..., buckets: _Optional[bytes] = ..., ids: _Optional[bytes] = ..., entries: _Optional[_Iterable[bytes]] = ..., source: _Optional[str] = ...) -> None: ...
+    whole: _containers.RepeatedCompositeFieldContainer[Bucket]
+    def __init__(self, move: _Optional[str] = ..., life: _Optional[str] = ..., table: _Optional[str] = ..., buckets: _Optional[bytes] = ..., ids: _Optional[bytes] = ..., entries: _Optional[_Iterable[bytes]] = ..., source: _Optional[str] = ..., whole: _Optional[_Iterable[_Union[Bucket, _Mapping]]] = ...) -> None: ...
+
+class Bucket(_message.Message):
+    __slots__ = ("number", "counts", "parts")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    parts: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, number: _Optional[int] = ..., counts: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class ReceiveReply(_message.Message):
     __slots__ = ("accepted",)
