@@ -90,7 +90,7 @@ def test_candidates_are_forgotten_too() -> None:
 
 def test_a_full_bucket_keeps_what_is_seen_most() -> None:
     one = table(max_rows=2 * BUCKETS, evict_every=4)
-    same = np.flatnonzero(buckets(np.arange(20_000, dtype=np.int64)) == 17)[:4]
+    same = np.flatnonzero(buckets(np.arange(20_000, dtype=np.int64)) == 16)[:4]
     a, b, c, d = (int(number) for number in same)
     train(one, a, b, c, d)
     train(one, b, d)
@@ -98,6 +98,18 @@ def test_a_full_bucket_keeps_what_is_seen_most() -> None:
     assert len(one) == 4
     train(one, c)  # now c and d were seen twice, c last
     assert one.entries().ids.tolist() == sorted([b, c])
+
+
+def test_each_bucket_is_looked_through_once_in_so_many_steps() -> None:
+    one = table(evict_idle=1, evict_every=8)
+    train(one, *range(3000))
+    sizes = []
+    for _ in range(9):
+        train(one, -1)
+        sizes.append(len(one))
+    assert sizes[0] == 3001, "rows that were just seen are idle for one step"
+    assert sizes[-1] == 1 and len(set(sizes)) == 9
+    assert max(np.abs(np.diff(sizes))) < 2 * 3000 / 8
 
 
 def test_rows_that_were_given_back_are_used_again() -> None:

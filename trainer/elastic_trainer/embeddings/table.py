@@ -36,7 +36,7 @@ class TableSettings:
         evict_idle: an id that wasn't seen for more than so many steps loses its row; None: never.
         max_rows: about how many rows the whole table may have. A bucket has its even share, and
             beyond that loses what was seen least often, then longest ago. None: no bound.
-        evict_every: steps between two evictions.
+        evict_every: steps between two evictions from a bucket.
 
     Raises:
         ValueError, TypeError: one of them can't be.
@@ -223,7 +223,7 @@ class Table:
                 rows, seen = rows[touched], seen[touched]
                 gradients = gradients[torch.from_numpy(touched)]
             self._apply(rows, seen, gradients, lr)
-        if counts and self.step % self.settings.evict_every == 0:
+        if counts:
             self._evict()
 
     def entries(self, wanted: Collection[int] | None = None) -> Entries:
@@ -399,7 +399,9 @@ class Table:
         settings = self.settings
         if settings.evict_idle is None and settings.max_rows is None:
             return
-        awake = np.flatnonzero(self._rests_since == AWAKE)
+        # Some buckets at each step, so that none takes long; which ones depends on no holder.
+        due = np.arange(-self.step % settings.evict_every, BUCKETS, settings.evict_every)
+        awake = due[self._rests_since[due] == AWAKE]
         rows = self._rows.rows(awake)
         goes = np.zeros(len(rows), dtype=bool)
         if settings.evict_idle is not None:
