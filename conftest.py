@@ -1,5 +1,6 @@
 """Options of the test suite; in CI hypothesis takes the same examples each time."""
 
+import fcntl
 import functools
 import os
 import sys
@@ -49,15 +50,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # Tests that share a worker of pytest-xdist under --dist loadgroup, by the folder or file that they
-# begin with. A plain torchrun listens on all addresses of the machine at PyTorchJob's port, so no
-# other test may run a job there meanwhile: e2e/test_sdk.py has one, README.md, of which
-# tests/documents/test_docs.py runs the commands, another. All others that start processes share a
-# worker with their file's.
-_GROUPS = {
-    "e2e/test_sdk.py": "torchrun",
-    "tests/documents/test_docs.py": "torchrun",
-    "embedded_cluster/conformance/": "conformance",
-}
+# begin with. All others that start processes share a worker with their file's.
+_GROUPS = {"embedded_cluster/conformance/": "conformance"}
+# A plain torchrun listens on all addresses of the machine at PyTorchJob's port, so that no other test
+# may run a job there meanwhile. It comes last, when few are left that do.
+_ALONE = "e2e/test_sdk.py"
 # The fixture of tests/embedded_cluster/apiserver: one API server for a whole run.
 _PROCESS_FIXTURES = {"process"}
 
@@ -90,7 +87,33 @@ def _turn(item: pytest.Item) -> int:
     """
     if item.get_closest_marker("xdist_group") is None:
         return 2
+    if item.path == item.config.rootpath / _ALONE:
+        return 3
     return int(item.path.is_relative_to(item.config.rootpath / "tests"))
+
+
+@pytest.fixture(autouse=True)
+def _port_of_jobs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Has a test that needs PyTorchJob's port on all addresses wait until no other one runs."""
+    if request.node.get_closest_marker("xdist_group") is None:
+        yield
+        return
+    folder = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        folder = folder.parent
+    alone = request.node.path == request.config.rootpath / _ALONE
+    with (folder / "queue").open("w") as queue, (folder / "port").open("w") as port:
+        # Whoever waits for the port to itself lets nobody else begin.
+        fcntl.flock(queue, fcntl.LOCK_EX)
+        fcntl.flock(port, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(queue, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            # Said, not left to closing: forked processes have the file, too.
+            fcntl.flock(port, fcntl.LOCK_UN)
 
 
 @functools.cache
