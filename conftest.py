@@ -52,8 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # Tests that share a worker of pytest-xdist under --dist loadgroup, by the folder or file that they
 # begin with. All others that start processes share a worker with their file's.
 _GROUPS = {"embedded_cluster/conformance/": "conformance"}
-# A plain torchrun listens on all addresses of the machine at PyTorchJob's port, so that no other test
-# may run a job there meanwhile. It comes last, when few are left that do.
+# A plain torchrun listens on all addresses of the machine at PyTorchJob's port, so that no other
+# test may run a job there meanwhile. It comes last, when few are left that do.
 _ALONE = "e2e/test_sdk.py"
 # The fixture of tests/embedded_cluster/apiserver: one API server for a whole run.
 _PROCESS_FIXTURES = {"process"}
