@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 from typing import Any
 
@@ -9,9 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from elastic_trainer.retry import RetryPolicy
+
 _UNRESERVED = 0x4000
 """Linux's MAP_NORESERVE: memory is taken where something is written, and only there."""
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _UNRESERVED
+# Whoever only looks at a view just then, on another thread, lets go of it within moments.
+_GROWTH = RetryPolicy("growth of a column", 0.5, first_wait=0.001, longest_wait=0.05)
 
 
 class Column:
@@ -45,14 +50,21 @@ class Column:
     def grow(self, rows: int) -> None:
         """Have so many rows. Raises BufferError, and stays as it is, where somebody keeps its
         memory."""
-        before = len(self.numbers)
+        shown = len(self.numbers)
+        size = max(mmap.PAGESIZE, rows * self.row_bytes)
         del self.numbers
         try:
-            self._memory.resize(max(mmap.PAGESIZE, rows * self.row_bytes))
-        except BufferError:
-            self._show(before)
-            raise
-        self._show(rows)
+            _GROWTH.call(
+                lambda: self._memory.resize(size), transient=lambda e: isinstance(e, BufferError)
+            )
+            shown = rows
+        except BufferError as error:
+            raise BufferError(
+                f"expected nobody to keep a column's memory while it grows to {rows} rows, views "
+                f"found: {_views(self._memory)}; keep what is read there, not the view"
+            ) from error
+        finally:
+            self._show(shown)
 
     def clear(self, first: int, end: int) -> None:
         """Have zeros in these rows."""
@@ -71,3 +83,8 @@ class Column:
         count = rows * (1 if width is None else width)
         numbers = np.frombuffer(self._memory, dtype=dtype, count=count)
         self.numbers = numbers if width is None else numbers.reshape(rows, width)
+
+
+def _views(memory: mmap.mmap) -> int:
+    """Return how many views of this memory there are."""
+    return sum(type(one) is memoryview and one.obj is memory for one in gc.get_objects())
