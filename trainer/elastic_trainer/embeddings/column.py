@@ -7,16 +7,20 @@ import mmap
 from typing import Any
 
 import numpy as np
+import tenacity
 import torch
 from numpy.typing import NDArray
-
-from elastic_trainer.retry import RetryPolicy
 
 _UNRESERVED = 0x4000
 """Linux's MAP_NORESERVE: memory is taken where something is written, and only there."""
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _UNRESERVED
 # Whoever only looks at a view just then, on another thread, lets go of it within moments.
-_GROWTH = RetryPolicy("growth of a column", 0.5, first_wait=0.001, longest_wait=0.05)
+_GROWTH = tenacity.Retrying(
+    retry=tenacity.retry_if_exception_type(BufferError),
+    stop=tenacity.stop_after_delay(0.5),
+    wait=tenacity.wait_fixed(0.005),
+    reraise=True,
+)
 
 
 class Column:
@@ -54,9 +58,7 @@ class Column:
         size = max(mmap.PAGESIZE, rows * self.row_bytes)
         del self.numbers
         try:
-            _GROWTH.call(
-                lambda: self._memory.resize(size), transient=lambda e: isinstance(e, BufferError)
-            )
+            _GROWTH(self._memory.resize, size)
             shown = rows
         except BufferError as error:
             raise BufferError(
