@@ -273,10 +273,6 @@ class Checkpointer:
         return self._held
 
     @property
-    def _state(self) -> ModelState:
-        return self.state
-
-    @property
     def training(self) -> str:
         """Which training it is; empty until that is known."""
         return self._restorer.training
@@ -584,19 +580,19 @@ class Checkpointer:
         reason not to train."""
         problem = None
         # Asked for its state dict, a fresh optimizer of a sharded model makes a step.
-        if self._memory is not None and (self._state.complete or not self._state.sharded):
+        if self._memory is not None and (self.state.complete or not self.state.sharded):
             try:
                 self._memory.prepare(lay_out(self._captured()))
             except SlotError as error:
                 problem = str(error)
-        if self._state.sharded:  # no rank's part is of use without the others'
+        if self.state.sharded:  # no rank's part is of use without the others'
             problem = next((one for one in self._group.gather(problem) if one), None)
         if problem is not None:
             log.warning("saving to %s instead of to memory: %s", self.storage.location, problem)
             self._memory = None
 
     def _captured(self) -> dict[str, Any]:
-        return {**self._state.take(), "rng": self._state.generators()}
+        return {**self.state.take(), "rng": self.state.generators()}
 
     def _save(self, *, waits: bool = True, unstored: str | None = None) -> None:
         """Save this step to memory, or where there is none, to storage.
@@ -649,7 +645,7 @@ class Checkpointer:
             return
         counts = {
             name: part.last_epoch
-            for name, part in self._state.extra.items()
+            for name, part in self.state.extra.items()
             if isinstance(part, LRScheduler)
         }
         cursor = self.data.cursor
@@ -684,7 +680,7 @@ class Checkpointer:
             *self._identity,
             self._group.rank,
             self._group.world,
-            self._state.sharded,
+            self.state.sharded,
             len(blob.skeleton),
             blob.size,
             self.link.round,
@@ -692,7 +688,7 @@ class Checkpointer:
         )
         try:
             if self._overlaps and blob.size >= self._overlap_bytes:
-                self._snapshot = self._memory.begin(label, blob, self._state.steady(), unstored)
+                self._snapshot = self._memory.begin(label, blob, self.state.steady(), unstored)
                 return self._snapshot.slot, label
             slot = self._memory.save(label, blob, unstored)
         except SlotError as error:
@@ -704,7 +700,7 @@ class Checkpointer:
 
     def _tell_digest(self) -> None:
         """The other ranks wait for those that save meanwhile, whose agents digest what they did."""
-        if self.link.agent and (digest := digest_of_replicated(self._state.take())):
+        if self.link.agent and (digest := digest_of_replicated(self.state.take())):
             self.link.digested(self.data.steps, digest)
 
     def _tell(self, slot: Slot, label: Label) -> None:
