@@ -36,7 +36,7 @@ EDITS = (
     ),
     ("(loop.weight * loss).backward()", "(loop.weight * loss).backward()\n        tables.step()"),
 )
-"""What makes the demo's script one with a table on servers."""
+"""Edits that make the demo's script one with a table on servers."""
 
 
 def _script(folder: Path) -> Path:

@@ -38,7 +38,7 @@ from tests.elastic_trainer.sharded_round import POINTS, STEPS, Loss, Round, run_
 MOST_ROUNDS = 12
 ROUND_SECONDS = 120.0
 KEPT_STORES = 3
-"""Of rounds with one of their own."""
+"""Stores kept at once, of rounds with a store of their own."""
 LOST_SECONDS = 0.05
 """At most so long after a node's loss the agents of the others end their ranks."""
 
@@ -78,7 +78,7 @@ class Store:
         os.close(answers)
         os.close(requests)
         self.port = self.fresh()
-        """Of the one for rounds that have names of their own in it."""
+        """Port of the store that rounds share, each under names of its own."""
 
     def fresh(self) -> int:
         """Return the port of another one."""

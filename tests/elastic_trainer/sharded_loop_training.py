@@ -108,7 +108,7 @@ class _Worker:
 
 
 class LoopTraining(Training):
-    """As Training, but that a process ends with its node, or the training, and not with its round.
+    """A Training whose processes end with their node, or the training, not with their round.
 
     `close` ends what is left.
     """

@@ -49,7 +49,7 @@ class Snapshot:
         self._ordered = False
 
     def precede(self) -> None:
-        """Has what changes the state from now on come after the copy."""
+        """Have whatever changes the state from now on come after the copy."""
         if not self._ordered:
             self._whole = self._versions == self._seen()
             self._copy.precede()

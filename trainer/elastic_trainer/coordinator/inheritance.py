@@ -21,7 +21,7 @@ MOST_TOLD_DEPARTED = 32
 
 @dataclass(frozen=True)
 class Arrival:
-    """Word of an agent on its time when it comes. Milliseconds of the coordinator's clock."""
+    """Use of an agent's time, told when it comes. Milliseconds of the coordinator's clock."""
 
     at: int
     processes: int

@@ -33,7 +33,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Moment:
-    """Moment that rows belong to, as they were then."""
+    """State of a server at the moment from which copied rows are."""
 
     buckets: Buckets
     applied: Mapping[str, NDArray[np.int64]]

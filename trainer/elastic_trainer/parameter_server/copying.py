@@ -37,7 +37,7 @@ UNCOPIED_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Served:
-    """Buckets that a server serves just now, and who is to keep a copy of it."""
+    """Rows and epoch that a server serves just now, and who is to keep a copy."""
 
     holder: Holder
     epoch: str

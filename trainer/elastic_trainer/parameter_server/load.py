@@ -74,7 +74,7 @@ class TableLoad:
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """Word of a server on itself, each few seconds. Rates are of its last window."""
+    """Report of a server on itself, each few seconds. Rates are of its last window."""
 
     cpus: float = 0.0
     memory: int = 0

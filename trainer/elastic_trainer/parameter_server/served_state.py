@@ -117,10 +117,10 @@ class ServedState:
         self._group.barrier()
 
     def move_on(self) -> None:
-        """Nothing: the servers have all."""
+        """Do nothing: the servers have all."""
 
     def hand_over(self, leaves: bool) -> None:
-        """Nothing, likewise."""
+        """Do nothing: the servers have all."""
 
     # ---- commits
 
