@@ -16,8 +16,8 @@ from embedded_cluster.cluster import LocalCluster
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.recorder import Recorder
 from volcano_elastic.demo.training import SAMPLES, SCRIPT, DemoJob, TrainingResult, judge
-from volcano_elastic.kube.client import Client
-from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
+from volcano_elastic.kube.client import Client, NotFound
+from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS
 
 _JOB_LABEL = "training.kubeflow.org/job-name"
 PATIENCE = 180.0
@@ -100,12 +100,34 @@ class Stage:
     async def until_asked(
         self, holds: Callable[[], Awaitable[object]], what: str, seconds: float = PATIENCE
     ) -> None:
-        """Like `until`, for what the API server has to be asked."""
+        """Like `until`, for what the API server has to be asked: what is not there yet, or a
+        field that is not written yet, is waited for."""
         deadline = self.recorder.now() + seconds
-        while not await holds():
+        while True:
+            missing = ""
+            try:
+                if await holds():
+                    return
+            except (LookupError, NotFound) as error:
+                missing = f", as {error!r} was raised"
             if self.recorder.now() > deadline:
-                pytest.fail(f"{what}: not within {seconds} s\n{self.story()}")
+                pytest.fail(f"{what}: not within {seconds} s{missing}\n{self.story()}")
             await asyncio.sleep(0.1)
+
+    async def wait_for_event(self, reason: str, *words: str, name: str = "") -> str:
+        """Return the message of the first Event with this reason and words, about the object of
+        this name where one is given. It may be written after what it tells of was done."""
+        found: list[str] = []
+
+        async def told() -> bool:
+            events = (await self.recorder.jobs.client.list(EVENTS))["items"]
+            about = [e for e in events if not name or e["involvedObject"]["name"] == name]
+            texts = [e["message"] for e in about if e["reason"] == reason]
+            found[:] = [text for text in texts if all(word in text for word in words)]
+            return bool(found)
+
+        await self.until_asked(told, f"an Event {reason} says {words or 'anything'}")
+        return found[0]
 
     async def steps_on(self, job: DemoJob, seconds: float = PATIENCE) -> None:
         """Waits until the job has made ten more steps than now."""

@@ -11,7 +11,7 @@ import pytest
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.training import DemoJob
-from volcano_elastic.kube.resource import EVENTS, NODES, PODS
+from volcano_elastic.kube.resource import NODES, PODS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 SPOT = {"key": "aws-node-termination-handler/spot-itn", "value": "soon", "effect": "NoSchedule"}
@@ -80,9 +80,8 @@ async def moves(stage: Stage, job: DemoJob, which: int) -> str:
     assert len(live) == 2 and all(p["spec"]["nodeName"] != node for p in live)
     uids_now = {p["metadata"]["uid"] for p in live}
     assert {p["metadata"]["uid"] for p in before} - uids_now == {gone}, "a healthy pod stays"
-    events = [e for e in (await client.list(EVENTS))["items"] if e["reason"] == "LeftNode"]
-    (event,) = [e for e in events if f"node {node} is" in e["message"]]
-    assert "tainted aws-node-termination-handler/spot-itn" in event["message"]
+    said = await stage.wait_for_event("LeftNode", f"node {node} is")
+    assert "tainted aws-node-termination-handler/spot-itn" in said
     assert not stage.changes or stage.changes[-1].new == 2, "the size stays"
     assert (await client.get(NODES, node, None))["spec"].get("unschedulable") is None
     return node

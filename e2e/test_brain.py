@@ -22,7 +22,6 @@ from volcano_elastic.brain.program import POD_METRICS
 from volcano_elastic.kube.client import ApiError
 from volcano_elastic.kube.resource import (
     CRDS,
-    EVENTS,
     NAMESPACES,
     NODES,
     PODS,
@@ -76,14 +75,7 @@ async def _until_it_advises(stage: Stage, go: Path) -> None:
     job = _job("first", go, **{BRAIN_ANNOTATION: "Recommend"})
     job["spec"]["runPolicy"]["suspend"] = True
     await client.create(PYTORCHJOBS, job)
-    deadline = stage.recorder.now() + PATIENCE
-    while True:
-        events = (await client.list(EVENTS, "default"))["items"]
-        if any(event["reason"] == "ResourcesRecommended" for event in events):
-            break
-        if stage.recorder.now() > deadline:
-            pytest.fail(f"Brain advises nobody\n{stage.story()}")
-        await asyncio.sleep(0.05)
+    await stage.wait_for_event("ResourcesRecommended")
     found = await client.get(PYTORCHJOBS, "first", "default")
     assert "recommendation" not in (found["status"].get("elastic") or {}), "it is told, no more"
 
@@ -160,8 +152,7 @@ async def test_jobs_are_made_with_what_jobs_like_them_used(
             assert told | {"message": ""} == {**requests, "message": ""}
             why = "p95 of 4 runs by this user with this image, and 15 %; of memory p99 and 40 %"
             assert told["message"] == why
-            events = (await client.list(EVENTS, "default"))["items"]
-            (said,) = [e["message"] for e in events if e["reason"] == "ResourcesApplied"]
+            said = await stage.wait_for_event("ResourcesApplied")
             assert said.endswith(f"instead of 1500m CPU, 1Gi: {why}")
 
             policy = {
@@ -295,16 +286,10 @@ async def test_a_kubelet_may_resize_a_pod_or_put_it_off_or_refuse(
                 subresource="status",
                 patch_type="strategic",
             )
-        while True:
-            events = (await client.list(EVENTS, "default"))["items"]
-            found = {e["reason"]: e["message"] for e in events}
-            if found.keys() >= {"ResizeDeferred", "ResizeInfeasible"}:
-                break
-            assert stage.recorder.now() < deadline, stage.story()
-            await asyncio.sleep(0.05)
         for name, reason, message in told:
-            assert found[f"Resize{reason}"].startswith(f"{name}: ")
-            assert found[f"Resize{reason}"].endswith(f"the kubelet: {message}")
+            said = await stage.wait_for_event(f"Resize{reason}")
+            assert said.startswith(f"{name}: ")
+            assert said.endswith(f"the kubelet: {message}")
 
 
 def _manifest() -> list[dict[str, Any]]:

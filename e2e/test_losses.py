@@ -86,13 +86,20 @@ async def test_a_lost_node_takes_its_unit_along_until_it_is_back(four_nodes: Sta
         pod = await client.get(PODS, f"job-worker-{index}", "default")
         assert pod["metadata"]["uid"] == before["metadata"]["uid"], "a healthy pod stays"
     assert all(world % 2 == 0 for world in stage.worlds(job))
-    await stage.judge_finished(job)
 
-    async def counted() -> bool:
+    async def ledger() -> Any:
         status = (await client.get(PYTORCHJOBS, "job", "default"))["status"]
-        ledger = status["elastic"]["goodput"]
-        return "podsUntil" in ledger and ledger["milliseconds"]["productive_training"] > 0
+        return status["elastic"]["goodput"]
 
+    async def trained() -> bool:
+        return bool((await ledger())["milliseconds"]["productive_training"] > 0)
+
+    async def started() -> bool:
+        return "podsUntil" in await ledger()
+
+    # The coordinator is asked each ten seconds: a shorter job than that would have none.
+    await stage.until_asked(trained, "the ledger has training")
+    await stage.judge_finished(job)
     # What was told last is written as the job ends. (A pod that began within the second in which
     # it got its place adds 0 to its job's startups: Kubernetes tells seconds.)
-    await stage.until_asked(counted, "the ledger has training, and pods' startups", 30)
+    await stage.until_asked(started, "the ledger has pods' startups", 30)

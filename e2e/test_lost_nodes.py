@@ -14,7 +14,7 @@ from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from embedded_cluster.kubelet.fault import ANNOTATION
 from volcano_elastic.demo.training import DemoJob
-from volcano_elastic.kube.resource import EVENTS, NODES, PODS
+from volcano_elastic.kube.resource import NODES, PODS
 
 pytestmark = pytest.mark.e2e
 TAKEOVER_SECONDS = 4.0
@@ -88,8 +88,7 @@ async def made_anew(stage: Stage, job: DemoJob, index: int, promised: Promised) 
     assert other["metadata"]["uid"] == pods[1 - index]["metadata"]["uid"], "a healthy pod stays"
     anew = await client.get(PODS, f"job-worker-{index}", "default")
     assert anew["spec"]["nodeName"] != node
-    events = (await client.list(EVENTS))["items"]
-    assert any(e["reason"] == "NodeLost" and node in e["message"] for e in events)
+    await stage.wait_for_event("NodeLost", node)
     return node
 
 

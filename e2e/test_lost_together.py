@@ -14,7 +14,7 @@ from e2e.node_faults import WATCHED, FaultyCluster, submitted
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.training import DemoJob
-from volcano_elastic.kube.resource import EVENTS, NODES
+from volcano_elastic.kube.resource import NODES
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 
@@ -74,7 +74,6 @@ async def both_nodes_lost(it: FaultyCluster, *, for_good: bool) -> None:
 
 async def coordinators_node_lost(stage: Stage, job: DedicatedJob) -> None:
     """Workers train on, and another coordinator comes."""
-    client = stage.recorder.jobs.client
     nodes = [str(node["metadata"]["name"]) for node in stage.recorder.nodes]
     await _only_on(stage, {nodes[-1]})
     async with submitted(stage, job) as it:
@@ -94,8 +93,7 @@ async def coordinators_node_lost(stage: Stage, job: DedicatedJob) -> None:
         assert len(it.starts()) == runs, "workers train on"
         for worker in workers:
             await it.assert_same(worker)
-        events = (await client.list(EVENTS))["items"]
-        assert any(e["reason"] == "CoordinatorLost" for e in events)
+        await stage.wait_for_event("CoordinatorLost")
         await it.judge_finished()
 
 

@@ -92,11 +92,6 @@ async def has(stage: Stage, label: str, pods: int) -> None:
     await stage.until_asked(look, f"{pods} pods of {label} run")
 
 
-async def reasons(stage: Stage) -> set[str]:
-    events = (await stage.recorder.jobs.client.list(EVENTS, "default"))["items"]
-    return {event["reason"] for event in events}
-
-
 async def listed(client: Client, job: str, queue: str) -> None:
     """Wait until the page lists the job in its queue."""
     pages: asyncio.Queue[Page] = asyncio.Queue()
@@ -135,9 +130,11 @@ async def test_a_job_grows_into_kueues_quota_and_gives_it_back_to_who_waits(
         await client.delete(JOBS, "new", "default", propagation_policy="Background")
         await has(stage, wide, 4)
         await listed(client, "default/job/wide", "kueue/q")
-        told = await reasons(stage)
-        assert {"GrewIntoIdle", "ShrunkForMinimum"} <= told
-        assert not {"Evicted", "Preempted", "EvictedDueToPreempted", "NotAdmitted"} & told
+        for reason in ("GrewIntoIdle", "ShrunkForMinimum"):
+            await stage.wait_for_event(reason)
+        events = (await client.list(EVENTS, "default"))["items"]
+        refusals = {"Evicted", "Preempted", "EvictedDueToPreempted", "NotAdmitted"}
+        assert not refusals & {event["reason"] for event in events}
         admitted = (await client.list(kueue_quotas.WORKLOADS, "default"))["items"]
         held = [
             w["status"]["admission"] for w in admitted if (w.get("status") or {}).get("admission")
@@ -162,4 +159,5 @@ async def test_a_jobset_grows_into_idle_gpus_and_shrinks_for_a_pytorchjob(
         await has(stage, wide, 2)
         found = await client.get(JOBSETS, "wide", "default")
         assert found["status"].get("restarts", 0) == 0
-        assert {"GrewIntoIdle", "ShrunkForMinimum"} <= await reasons(stage)
+        for reason in ("GrewIntoIdle", "ShrunkForMinimum"):
+            await stage.wait_for_event(reason)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from e2e.stage import PATIENCE, Stage, running
+from e2e.stage import running
 from embedded_cluster.conformance.control_plane import ROOT, ControlPlane, EmbeddedControlPlane
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import CRDS, EVENTS, PODS, PYTORCHJOBS
@@ -37,14 +36,6 @@ def job(name: str, low: int, high: int, replicas: int = 2, **labels: str) -> dic
             "elasticPolicy": {"minReplicas": low, "maxReplicas": high},
         },
     }
-
-
-async def eventually(condition: Callable[[], Awaitable[Any]], what: str, stage: Stage) -> None:
-    deadline = asyncio.get_running_loop().time() + PATIENCE
-    while not await condition():
-        if asyncio.get_running_loop().time() > deadline:
-            pytest.fail(f"not within {PATIENCE:.0f} s: {what}\n{stage.story()}")
-        await asyncio.sleep(0.1)
 
 
 async def pods(client: Client, name: str) -> list[str]:
@@ -87,9 +78,9 @@ async def test_where_training_operator_writes_too_the_job_is_left_alone(
             )
             return bool(await told(client, "ForeignController"))
 
-        await eventually(whole, "the job has its pods", stage)
+        await stage.until_asked(whole, "the job has its pods")
         counts = {"replicaStatuses": {"Worker": {"active": 1}}}
-        await eventually(warned, "a Warning says that another operator is there", stage)
+        await stage.until_asked(warned, "a Warning says that another operator is there")
         await foreign.delete(PODS, "a-worker-1", "default", grace_period_seconds=0)
         await asyncio.sleep(A_WHILE)
         assert await pods(client, "a") == ["a-worker-0"], "a pod was fought over"
@@ -97,7 +88,7 @@ async def test_where_training_operator_writes_too_the_job_is_left_alone(
         assert (await status(client, "a"))["elastic"]["message"] == message
         adopted = {"metadata": {"annotations": {"volcano-elastic.io/adopt": "true"}}}
         await client.patch(PYTORCHJOBS, "a", "default", adopted)
-        await eventually(whole, "the job is ours again", stage)
+        await stage.until_asked(whole, "the job is ours again")
 
 
 async def test_with_kubeflows_crd_over_ours_nothing_is_written(
@@ -115,7 +106,7 @@ async def test_with_kubeflows_crd_over_ours_nothing_is_written(
         async def warned() -> bool:
             return bool(await told(client, "SchemaIncomplete"))
 
-        await eventually(warned, "a Warning says what is missing", stage)
+        await stage.until_asked(warned, "a Warning says what is missing")
         await client.create(PYTORCHJOBS, job("a", 1, 1, replicas=1))
         await asyncio.sleep(A_WHILE + 1)
         assert await pods(client, "a") == []
@@ -126,7 +117,7 @@ async def test_with_kubeflows_crd_over_ours_nothing_is_written(
         async def whole() -> bool:
             return await pods(client, "a") == ["a-worker-0"]
 
-        await eventually(whole, "it goes on once the CRD is repaired", stage)
+        await stage.until_asked(whole, "it goes on once the CRD is repaired")
 
 
 async def test_a_job_that_kueue_admitted_keeps_its_replicas(
@@ -142,7 +133,7 @@ async def test_a_job_that_kueue_admitted_keeps_its_replicas(
         async def whole() -> bool:
             return len(await pods(client, "a")) == 3
 
-        await eventually(whole, "it has as many pods as Kueue admitted", stage)
+        await stage.until_asked(whole, "it has as many pods as Kueue admitted")
         # One more GPU is idle, and nobody wants it.
         await asyncio.sleep(A_WHILE)
         assert len(await pods(client, "a")) == 3

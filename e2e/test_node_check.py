@@ -17,7 +17,7 @@ from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.api.role import elastic
 from volcano_elastic.cli.check_nodes import LABEL
 from volcano_elastic.demo.training import DemoJob
-from volcano_elastic.kube.resource import EVENTS, NODES, PODS, SECRETS, Object
+from volcano_elastic.kube.resource import NODES, PODS, SECRETS, Object
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 _SECONDS = 240.0
@@ -60,19 +60,9 @@ async def test_a_node_that_the_check_condemns_is_left_out_of_training(three_node
     assert "failed the node check beside workers" in told["excluded"][0]["reason"]
     found = {one["node"]: one["verdict"] for one in told["check"]["nodes"]}
     assert found == dict.fromkeys(names, "proven") | {job.broken: "condemned"}
-    for _ in range(int(2 * _SECONDS)):
-        if await _told(stage, f"Node {job.broken} is left out of training"):
-            break
-        await asyncio.sleep(0.5)
-    else:
-        pytest.fail(f"no event about {job.broken}\n{stage.story()}")
+    await stage.wait_for_event("NodeExcluded", f"Node {job.broken} is left out of training")
     await stage.steps_on(job)
     assert set(stage.worlds(job)) == {2}, "no round had the broken node"
-
-
-async def _told(stage: Stage, message: str) -> bool:
-    events = (await stage.recorder.jobs.client.list(EVENTS))["items"]
-    return any(message in event["message"] for event in events)
 
 
 async def test_a_broken_node_is_found_without_a_job_and_nothing_is_left(

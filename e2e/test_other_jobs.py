@@ -16,7 +16,7 @@ from e2e.test_rbac import granted, used
 from embedded_cluster.conformance.control_plane import ROOT, ControlPlane
 from volcano_elastic.adapters.adapter import ADAPTERS
 from volcano_elastic.kube.client import Client
-from volcano_elastic.kube.resource import EVENTS, PODS, PRIORITYCLASSES, PYTORCHJOBS
+from volcano_elastic.kube.resource import PODS, PRIORITYCLASSES, PYTORCHJOBS
 from volcano_elastic.operator.cluster import resource_of
 
 pytestmark = pytest.mark.e2e
@@ -117,9 +117,7 @@ async def test_a_job_grows_into_idle_gpus_and_shrinks_for_a_pytorchjob(
         return len(await running_pods(client, label)) == 2
 
     await stage.until_asked(trains, "the PyTorchJob runs")
-    events = (await client.list(EVENTS, "default"))["items"]
-    told = [e for e in events if e["involvedObject"]["kind"] == "Job"]
-    why = next(e["message"] for e in told if e["reason"] == "ShrunkForMinimum")
+    why = await stage.wait_for_event("ShrunkForMinimum", name=NAME)
     assert why.startswith("train needs 2 GPUs to start; render gives back 2 of its 3")
     status = (await client.get(JOBS, NAME, "default"))["status"]
     assert not status.get("failed"), "no pod that left counts as a failure"

@@ -12,7 +12,7 @@ from e2e import real_groups
 from e2e.stage import PATIENCE, Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.training import DemoJob
-from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS
+from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 # Holds 200 MiB until it is told to go.
@@ -78,9 +78,8 @@ async def test_a_process_gets_as_much_memory_as_it_needs_and_finishes(
         job = await client.get(PYTORCHJOBS, "hungry", "default")
         assert job["status"]["elastic"]["memory"] == {"hungry-worker-0": ENOUGH}
         assert not job["status"]["elastic"].get("restarts"), "it cost no restart"
-        events = (await client.list(EVENTS, "default"))["items"]
-        told = [e["message"] for e in events if e["reason"] == "OutOfMemory"]
-        assert any("ran out of 128Mi of memory, made anew with 256Mi" in text for text in told)
+        anew = "ran out of 128Mi of memory, made anew with 256Mi"
+        await stage.wait_for_event("OutOfMemory", anew)
 
 
 RANK = """\
@@ -128,14 +127,10 @@ async def test_a_pod_whose_rank_the_kernel_killed_gets_more_while_its_agent_goes
         found = await client.get(PYTORCHJOBS, "hungry", "default")
         assert found["status"]["elastic"]["memory"] == {"hungry-worker-0": "4000Mi"}
         assert not found["status"]["elastic"].get("restarts"), "it cost no restart"
-        events = (await client.list(EVENTS, "default"))["items"]
-
-        def said(reason: str, words: str) -> bool:
-            return any(e["reason"] == reason and words in e["message"] for e in events)
-
-        assert said("OutOfMemory", "ran out of 2000Mi of memory, made anew with 4000Mi")
+        anew = "ran out of 2000Mi of memory, made anew with 4000Mi"
+        await stage.wait_for_event("OutOfMemory", anew)
         # Another may follow, of ranks that were killed as the pod left.
-        assert said("WorkersFailed", "the kernel killed it")
+        await stage.wait_for_event("WorkersFailed", "the kernel killed it")
         await client.delete(PYTORCHJOBS, "hungry", "default")
 
         async def gone() -> bool:

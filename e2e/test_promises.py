@@ -44,9 +44,9 @@ async def test_a_job_grows_into_idle_gpus_and_shrinks_for_a_newcomer(
     await stage.until(lambda: stage.world(old) == 2, "old trains on with 2")
     gone = {pod.index for pod in stage.recorder.timeline.of("old") if pod.told_to_leave}
     assert len(gone) == 2 and 0 not in gone, "two surplus workers leave, worker 0 stays"
+    for reason in ("GrewIntoIdle", "ShrunkForMinimum"):
+        await stage.wait_for_event(reason, name="old")
     events = await stage.recorder.jobs.client.list(EVENTS)
-    reasons = {e["reason"] for e in events["items"] if e["involvedObject"]["name"] == "old"}
-    assert {"GrewIntoIdle", "ShrunkForMinimum"} <= reasons
     assert "Evict" not in {e["reason"] for e in events["items"]}, "the policy acts before Volcano"
     stage.hurry(new)
     await stage.until(lambda: stage.finished(new), "new finishes")

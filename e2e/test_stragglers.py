@@ -12,7 +12,7 @@ import pytest
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.training import DemoJob
-from volcano_elastic.kube.resource import EVENTS, NODES, PODS, QUEUEPOLICIES
+from volcano_elastic.kube.resource import NODES, PODS, QUEUEPOLICIES
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
 SLOW = "node-2"
@@ -72,6 +72,6 @@ async def test_a_worker_that_slows_its_job_down_goes_to_another_node(
     )
     pods = (await client.list(PODS, "default"))["items"]
     assert SLOW not in {p["spec"]["nodeName"] for p in pods}
-    told = {e["reason"]: e["message"] for e in (await client.list(EVENTS))["items"]}
-    assert SLOW in told["StragglerFound"] and SLOW in told["NodeAvoided"]
+    for reason in ("StragglerFound", "NodeAvoided"):
+        await stage.wait_for_event(reason, SLOW)
     await stage.judge_finished(job)
