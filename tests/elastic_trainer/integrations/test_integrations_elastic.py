@@ -58,7 +58,7 @@ data = [
 arguments = transformers.TrainingArguments(
     output_dir=str(folder / "out"), per_device_train_batch_size=4, num_train_epochs=EPOCHS,
     save_strategy="no", report_to=[], use_cpu=True, ddp_backend="gloo", disable_tqdm=True,
-    dataloader_pin_memory=False,
+    dataloader_pin_memory=False, logging_steps=2,
 )
 trainer = ElasticTrainer(
     model=transformers.BertForSequenceClassification(config), args=arguments, train_dataset=data,
@@ -86,7 +86,9 @@ class Module(lightning.LightningModule):
         self.net = torch.nn.Linear(3, 1)
 
     def training_step(self, batch, _):
-        return sampler.weight * (self.net(batch[0]).squeeze(1) - batch[1]).square().mean()
+        loss = sampler.weight * (self.net(batch[0]).squeeze(1) - batch[1]).square().mean()
+        self.log("loss", loss)
+        return loss
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=0.01)
@@ -100,7 +102,7 @@ model = Module()
 trainer = lightning.Trainer(
     callbacks=[ElasticCallback(folder / "commits", sampler)], max_epochs=EPOCHS,
     accelerator="cpu", strategy="ddp", devices=1, num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
-    use_distributed_sampler=False, enable_checkpointing=False, logger=False,
+    use_distributed_sampler=False, enable_checkpointing=False, logger=False, log_every_n_steps=2,
     enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
 )
 trainer.fit(model, DataLoader(TensorDataset(inputs, inputs.sum(1)), batch_sampler=sampler))
@@ -136,6 +138,7 @@ def test_a_worker_is_killed_then_a_node_leaves_and_comes_back(
         told = job.stepping(world=1, after_round=told["round"])
         job.start(1, environment=preload, cold=True)
         told = job.stepping(world=2, after_round=told["round"])
+        job.until("what is logged is told", lambda told: "loss" in told.get("metrics", ()))
         (tmp_path / "fast").touch()
         assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()
     finally:

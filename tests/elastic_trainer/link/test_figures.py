@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+import torch
 from elastic_trainer.link.figures import EVERY_SECONDS, MOST, Figures, decoded, encoded
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,3 +45,21 @@ def test_too_many_and_too_long_names_are_refused(names: list[str]) -> None:
 def test_what_is_no_figures_is_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="expected 16 names"):
         decoded(text)
+
+
+def test_a_librarys_log_is_reported_as_far_as_there_is_room() -> None:
+    figures = Figures()
+    log = {"loss": torch.tensor(0.5), "stage": "train", "grad": torch.ones(2), "x" * 64: 1.0}
+    assert figures.fitting(log | {"done": True, "none": None}) == {"loss": 0.5}
+    many = {f"m{i}": float(i) for i in range(2 * MOST)}
+    figures.report(figures.fitting(many), 0.0)
+    assert figures.fitting(many | {"loss": 1.0}) == {f"m{i}": float(i) for i in range(MOST)}
+
+
+@given(
+    st.lists(st.dictionaries(st.text(max_size=70), st.floats() | st.text() | st.none())),
+)
+def test_no_log_is_refused(logs: list[dict[str, Any]]) -> None:
+    figures = Figures()
+    for log in logs:
+        figures.report(figures.fitting(log), 0.0)

@@ -41,6 +41,8 @@ class ElasticTrainer(Trainer):
     of the data belong to each sample, see SeededDataset, in place of what Trainer's own
     `worker_init_fn` does.
 
+    The numbers that Trainer logs are in the job's status, too.
+
     Args:
         folder: for commits, shared by all pods of the job.
         global_batch: samples of a batch on all ranks.
@@ -212,6 +214,10 @@ class _Commits(TrainerCallback):
             ended = sampler.consumed >= self._trainer.samples_in_all
             wanted = control.should_training_stop and state.global_step < state.max_steps
             control.should_training_stop = ended or wanted
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if self._checkpointer is not None and state.is_world_process_zero:
+            self._checkpointer.link.report_log(logs or {})
 
     def on_train_end(self, args: Any, state: Any, control: Any, **found: Any) -> None:
         assert self._checkpointer is not None

@@ -33,6 +33,8 @@ class ElasticCallback(lightning.Callback):
     A step is one batch: the sampler has a `batch_size` or a `global_batch`, and the Trainer no
     `accumulate_grad_batches`. Automatic optimization with one optimizer.
 
+    What modules log is in the job's status, too, each `log_every_n_steps` and after validation.
+
     Args:
         folder: for commits, shared by all pods of the job.
         sampler: the batch sampler of the training data.
@@ -109,8 +111,17 @@ class ElasticCallback(lightning.Callback):
         # would pass over validation, on_train_epoch_end and the schedules that need their results.
         sampler = self._sampler
         self._epoch_ends = sampler.after(sampler.cursor).epoch > sampler.cursor.epoch
+        if (batch_idx + 1) % trainer.log_every_n_steps == 0:
+            self._report(trainer)
         if not self._epoch_ends:
             self._step()
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self._report(trainer)
+
+    def _report(self, trainer: Any) -> None:
+        if self._checkpointer is not None and trainer.is_global_zero:
+            self._checkpointer.link.report_log(trainer.callback_metrics)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self._end_epoch()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from typing import Any
 
 MOST = 16
 """Names that a job has at once."""
@@ -51,10 +52,31 @@ class Figures:
         self._told_at = now
         return self.take()
 
+    def fitting(self, log: Mapping[str, Any]) -> dict[str, float]:
+        """Return the numbers of what a library logs that there is room for, in the log's order;
+        `report` refuses none of them."""
+        free = MOST - len(self._known)
+        fits = dict[str, float]()
+        for name, value in log.items():
+            number, new = _number(value), name not in self._known
+            if number is not None and 0 < len(name) <= MOST_CHARACTERS and (free > 0 or not new):
+                fits[name], free = number, free - new
+        return fits
+
     def take(self) -> dict[str, str]:
         """Return those that were not told yet, which then are."""
         untold, self._untold = self._untold, {}
         return untold
+
+
+def _number(value: Any) -> float | None:
+    """Return the number that this is, a tensor of one element included; None: it is none."""
+    if isinstance(value, bool | str | bytes):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # as a tensor of several elements raises
+        return None
 
 
 def encoded(figures: Mapping[str, str]) -> str:

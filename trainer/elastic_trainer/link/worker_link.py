@@ -353,6 +353,11 @@ class WorkerLink:
         """
         self._tell_figures(self._figures.report(figures, time.monotonic()))
 
+    def report_log(self, log: Mapping[str, Any]) -> None:
+        """Report the numbers of what a library logs, such as Trainer's `logs`, as far as there is
+        room: what is no number is left out, and so are names beyond the 16th or too long ones."""
+        self.report(**self._figures.fitting(log))
+
     def transferred(self, count: int) -> None:
         """So many bytes of state were sent, received or read: who waits for it knows that this
         process is on its way into the round."""
