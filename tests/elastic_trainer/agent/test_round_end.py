@@ -52,6 +52,12 @@ STAYS = """
 sys.stdin.read()
 """
 
+CAN_NOT_LEAVE = """
+heard(link.RoundOver)
+say(link.Stuck(1))
+sys.stdin.read()
+"""
+
 LEAVES_THE_LOOP = """
 heard(link.RoundOver)
 say(link.Finished())  # its last commit came just before
@@ -135,7 +141,10 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize(
-    "node", [(STAYS, 0.1), (LEAVES_THE_LOOP, PATIENCE)], indirect=True, ids=["stays", "ends"]
+    "node",
+    [(STAYS, 0.1), (CAN_NOT_LEAVE, PATIENCE), (LEAVES_THE_LOOP, PATIENCE)],
+    indirect=True,
+    ids=["stays", "stuck", "ends"],
 )
 def test_a_worker_that_does_not_come_out_of_its_round_is_started_anew(node: Node) -> None:
     node.hear(RoundOver(1, "a peer was lost"))

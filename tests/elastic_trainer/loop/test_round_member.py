@@ -50,6 +50,54 @@ def test_a_gather_of_control_messages_ends_with_the_round(leaver: int) -> None:
             process.kill()
 
 
+SENDS = """
+import os, signal, sys, threading, time
+import torch, torch.distributed as dist
+from elastic_trainer.link.message import Place
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop.round_member import RoundMember
+
+rank, port = (int(argument) for argument in sys.argv[1:])
+member = RoundMember()
+member._connect(WorkerLink(None), Place(1, rank, 2, "127.0.0.1", port), None)
+numbers = torch.zeros(1 << 26, dtype=torch.uint8)
+if rank == 1:
+    work = dist.broadcast(numbers, 0, async_op=True)
+    time.sleep(0.5)  # until it waits for them
+    print("waits", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+def end():
+    print("can't leave", flush=True)
+    os._exit(0)
+
+def lose_peer():
+    print("sends", flush=True)
+    sys.stdin.readline()
+    member.break_collectives()
+
+member._stuck = end
+sys.stdin.readline()
+threading.Timer(0.5, lose_peer).start()  # by then the kernel takes no more
+dist.broadcast(numbers, 0)
+"""
+
+
+def test_a_rank_that_sends_to_a_killed_peer_says_that_it_can_not_leave() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
+    sender, receiver = [TorchProcess(SENDS, rank, store.port) for rank in range(2)]
+    try:
+        assert receiver.stdout.readline() == "waits\n"
+        for line in ("sends\n", "can't leave\n"):
+            sender.stdin.write("\n")
+            sender.stdin.flush()
+            assert sender.stdout.readline() == line
+            receiver.kill()
+    finally:
+        sender.kill()
+        receiver.kill()
+
+
 LARGE = """
 import os, sys, threading, traceback
 import torch, torch.distributed as dist

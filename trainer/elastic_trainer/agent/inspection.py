@@ -80,7 +80,10 @@ async def record_late(local: LocalRound, seconds: float, add: Callable[[Failed],
     """
     late = [worker for worker in local.workers.values() if not worker.idle]
     for worker, stack in zip(late, await _stacks(late), strict=True):
-        why = f"did not come out of round {local.round}, which was over, within {seconds:.0f} s"
+        which = f"out of round {local.round}, which was over"
+        why = f"did not come {which}, within {seconds:.0f} s"
+        if worker.stuck:
+            why = f"can't come {which}: gloo waits to send to a peer that is gone"
         log.warning("rank %d %s: it is ended; it was here:\n%s", worker.rank, why, stack)
         add(
             Failed(

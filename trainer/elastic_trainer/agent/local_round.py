@@ -31,6 +31,8 @@ class Worker:
     fenced: bool = False
     idle: bool = False
     """Out of any round, waiting for the next."""
+    stuck: bool = False
+    """It can't leave its round by itself."""
     closing: bool = False
     parked: bool = False
     """Only waits for its end."""
@@ -111,6 +113,11 @@ class LocalRound:
         workers = self.workers.values()
         able = self.complete and not (self.failed or self.finished or self.ended)
         return able and all(worker.recovers for worker in workers)
+
+    @property
+    def stuck(self) -> bool:
+        """One of its workers can't leave the round by itself."""
+        return any(worker.stuck for worker in self.workers.values())
 
     @property
     def idle(self) -> bool:

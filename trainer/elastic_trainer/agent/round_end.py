@@ -17,10 +17,11 @@ class RoundEnd:
 
     round: int
     deadline: float
-    """When they have to be out of it: seconds of the clock that `must_restart` is asked by."""
+    """When they have to be out of it, unless one says before that it can't; seconds of the clock
+    that `must_restart` is asked by."""
     patience: float = 0.0
     """How long that is from the round's end."""
 
     def must_restart(self, local: LocalRound, now: float) -> bool:
         """Return whether torchrun is to start the workers anew, which are not out yet."""
-        return now >= self.deadline or not local.recovers
+        return now >= self.deadline or local.stuck or not local.recovers

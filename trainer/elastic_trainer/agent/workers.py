@@ -119,6 +119,7 @@ class WorkerServer:
             link.Settle: self._on_settle,
             link.Finished: self._on_finished,
             link.Failing: self._on_failing,
+            link.Stuck: self._on_stuck,
             link.Idle: self._on_idle,
             link.Joined: self._on_joined,
             link.SecondaryFailure: self._on_secondary_failure,
@@ -436,6 +437,10 @@ class WorkerServer:
     def _on_failing(self, local: LocalRound, worker: Worker, _: link.Failing) -> None:
         local.failing = True
         self._failing()
+
+    def _on_stuck(self, local: LocalRound, worker: Worker, stuck: link.Stuck) -> None:
+        if stuck.round == local.round:
+            worker.stuck = True
 
     def _on_idle(self, local: LocalRound, worker: Worker, idle: link.Idle) -> None:
         if idle.round == local.round:

@@ -150,6 +150,14 @@ class Failing:
 
 
 @dataclass(frozen=True, slots=True)
+class Stuck:
+    """This process can't leave its round, which is over: a collective waits for what no peer will
+    take any more."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class Idle:
     """It is out of any round, and waits for its next place."""
 
@@ -317,6 +325,7 @@ FromWorker = (
     | Settle
     | Finished
     | Failing
+    | Stuck
     | Idle
     | Joined
     | SecondaryFailure

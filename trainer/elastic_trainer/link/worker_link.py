@@ -61,6 +61,7 @@ from elastic_trainer.link.message import (
     StopAt,
     StopCancelled,
     Stopped,
+    Stuck,
     decode_from_agent,
     encode,
 )
@@ -460,6 +461,11 @@ class WorkerLink:
             while not self.over and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
             return self.over
+
+    def stuck(self) -> None:
+        """The round is over, and the main thread waits for what will never come: this process is to
+        be started anew."""
+        self._send(Stuck(self.round))
 
     def next_place(self, meanwhile: Callable[[], bool] | None = None) -> Place:
         """Out of any round, with no collective under way: waits for the next round.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -28,6 +29,7 @@ from elastic_trainer.loop.device_collectives import DeviceCollectives, GlooColle
 from elastic_trainer.loop.place import set_environment
 from elastic_trainer.ranks.connection import Address, Connections
 from elastic_trainer.ranks.gathering import gather_objects
+from elastic_trainer.ranks.gloo_wait import Wait, message_waits
 from elastic_trainer.ranks.neighbours import (
     await_all,
     connecting_when_used,
@@ -37,6 +39,7 @@ from elastic_trainer.ranks.neighbours import (
 )
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.ranks.reverse_lookup import stop_reverse_lookups
+from elastic_trainer.ranks.waiting import main_thread_leaves
 
 T = TypeVar("T")
 
@@ -52,6 +55,8 @@ SHUT_AGAIN_SECONDS = 0.01
 """While the main thread is on its way out of a round, it may still be opening connections."""
 SHUT_LATE_SECONDS = 0.5
 """So often once it could have connected: it computes, or reads a state, for as long as it takes."""
+STUCK_SECONDS = 0.2
+"""For so long a wait of gloo that nothing can end is looked at before it is taken for one."""
 
 
 class RoundMember:
@@ -77,6 +82,10 @@ class RoundMember:
         self._excepthooks = sys.excepthook, sys.excepthook
         """Before and after torch's, which begins lines with the rank, was put before it."""
         self._store: TCPStore | None = None
+        self._stuck: Callable[[], None] = lambda: None
+        """Says that this process can't leave its round."""
+        self._left_waits: frozenset[Wait] = frozenset()
+        """Waits of rounds before, in threads that were left behind."""
 
     def connect(
         self,
@@ -111,6 +120,7 @@ class RoundMember:
             self.disconnect(link)
             again = True
         self._groups = groups
+        self._stuck = link.stuck
         if self._torch_group is None:
             self._device = device or GlooCollectives()
         place = self._next_place(link, again, meanwhile)
@@ -130,6 +140,7 @@ class RoundMember:
 
     def _connect(self, link: WorkerLink, place: Place, own: T, *, groups: bool = False) -> list[T]:
         self._connections = connections = Connections(place.port)
+        self._left_waits = message_waits()
         if link.over:  # said before there was anything to break
             raise RuntimeError("the round was over before this rank was in it")
         set_environment(place)
@@ -261,10 +272,22 @@ class RoundMember:
 
     def _break_until_left(self, connections: Connections) -> None:
         connecting = time.monotonic() + 3 * CONNECT_SECONDS
+        waits: frozenset[Wait] = frozenset()
+        since = math.inf
+        # Where ranks connect as they need one another, they may still wait for a connection.
+        watched = self._peers is None
         while connections.shut():
             self._abort()
-            early = time.monotonic() < connecting
-            time.sleep(SHUT_AGAIN_SECONDS if early else SHUT_LATE_SECONDS)
+            now = time.monotonic()
+            if watched:
+                ends = not connections.given_up() or main_thread_leaves()
+                lasting = frozenset() if ends else message_waits() - self._left_waits
+                if not (lasting and lasting <= waits):
+                    waits, since = lasting, now
+                elif now - since > STUCK_SECONDS:
+                    self._stuck()
+                    watched = False
+            time.sleep(SHUT_AGAIN_SECONDS if now < connecting else SHUT_LATE_SECONDS)
 
     def _abort(self) -> None:
         """Abort the round's collectives on the device, once: who comes later waits for that."""

@@ -26,7 +26,8 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 _TCP_ESTABLISHED = 1
@@ -126,6 +127,20 @@ class Connections:
             ends = [_established(found[inode]) for inode in all_known if inode in found]
             return len(ends) == len(all_known) and False not in ends and ends.count(True) >= peers
 
+    def given_up(self) -> bool:
+        """Return whether gloo has closed all that lead to peers, so that no message comes or goes
+        any more; False where that can't be told."""
+        with self._lock:
+            if self._sealed is None or self._over:
+                return False
+            known = self._sealed | self._came(_sockets())
+            held = self._held.keys()
+            ends: Counter[str] = Counter()
+            for inode, number in _descriptors():
+                if inode in known and not self._leads_to_store(number):
+                    ends[inode] += 1
+            return all(count == 1 and inode in held for inode, count in ends.items())
+
     def shut(self) -> bool:
         """Receives from none any more, as often as one likes; False once they are forgotten."""
         with self._lock:
@@ -204,13 +219,16 @@ def _first_given_port() -> int:
 
 def _sockets() -> dict[str, int]:
     """Descriptors of this process's sockets by inode, as numbers are used again."""
-    found = {}
+    return dict(_descriptors())
+
+
+def _descriptors() -> Iterator[tuple[str, int]]:
+    """Yields inode and number of each of this process's descriptors of a socket."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             target = os.readlink(f"/proc/self/fd/{name}")
             if target.startswith("socket:"):
-                found[target] = int(name)
-    return found
+                yield target, int(name)
 
 
 def _inode(end: socket.socket) -> str:

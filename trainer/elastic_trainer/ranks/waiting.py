@@ -7,6 +7,7 @@ is over, with the memory that gloo may still write to.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,6 +18,14 @@ LOOK_SECONDS = 0.05
 """Between looks at whether the round is over."""
 LAST_SECONDS = 1.0
 """For a wait to end by itself after its round, as most do."""
+
+
+def main_thread_leaves() -> bool:
+    """Return whether the main thread is in `wait_in_round`, which it leaves with its round."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code is not wait_in_round.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def wait_in_round(wait: Callable[[], T], over: Callable[[], bool], what: str) -> T:
