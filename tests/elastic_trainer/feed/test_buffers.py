@@ -27,8 +27,9 @@ def test_memory_is_used_again_once_nobody_has_it() -> None:
 def test_what_was_prepared_is_there() -> None:
     buffers = Buffers()
     buffers.prepare(SIZE)
-    assert len(buffers._spare) == 1
+    assert len(buffers._spare) == 1 and buffers.spare(SIZE)
     taken = buffers.take(SIZE)
+    assert not buffers.spare(SIZE)
     assert len(taken) == SIZE and not buffers._spare
     del taken
     gc.collect()

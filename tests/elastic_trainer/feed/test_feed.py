@@ -15,8 +15,10 @@ from elastic_trainer.checkpoint.model_state import ModelState
 from elastic_trainer.checkpoint.recovery import NOTHING
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.feed import frame
-from elastic_trainer.feed.feeder import Feeder
+from elastic_trainer.feed.feeder import HOLD_SECONDS, Feeder, hold_seconds
 from elastic_trainer.feed.follower import Follower
+from elastic_trainer.feed.frame import Frame, Kind
+from elastic_trainer.feed.guest import NEAR, PATIENCE, Guest
 from elastic_trainer.feed.relay import Relay
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.state_feed import StateFeed
@@ -359,3 +361,35 @@ def test_one_that_takes_nothing_holds_nobody_up(
         monkeypatch.setattr("elastic_trainer.feed.feeder.SYNC_SECONDS", 0.1)
         feeder.sync(training.state.take, training.identity, 60)
         assert not feeder.guests
+
+
+def test_who_is_far_behind_asks_for_no_place_until_it_comes_no_nearer() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        guest = Guest(one, lambda _: None)
+        found = []
+        for step in range(PATIENCE + 1):
+            guest.at, guest._said = (7, step + 5), step
+            found.append(guest._near())
+        assert found == [False] * PATIENCE + [True], "it would be asked to wait for ever"
+        guest.close()
+
+
+def test_who_is_one_step_behind_may_ask_for_a_place() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        guest = Guest(one, lambda _: None)
+        guest.at = (7, 20)
+        for step in (10, 17, 18, 19):
+            frame.send(other, Frame(Kind.READY, 7, step), lambda _: None)
+        came = frame.receive(other, lambda _: None)
+        assert came is not None and came.kind is Kind.READY_SEEN
+        assert guest.ready
+        guest.close()
+
+
+def test_steps_wait_a_little_for_who_is_far_behind() -> None:
+    assert hold_seconds(NEAR, 1.0) == 0.0
+    assert hold_seconds(NEAR + 1, 0.2) == pytest.approx(0.08)
+    assert hold_seconds(9, 60.0) == HOLD_SECONDS
+    assert hold_seconds(9, float("inf")) == 0.0, "the first step that anybody follows"

@@ -10,6 +10,8 @@ import numpy.typing as npt
 import torch
 
 _PAGE = 4096
+_SLACK = 64
+"""A frame may need one of so many bytes more than its tensors have, as it aligns them."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -37,13 +39,19 @@ class Buffers:
         return torch.from_numpy(part)
 
     def prepare(self, *sizes: int) -> None:
-        """Have memory of these sizes there, and touched. Raises MemoryError where there isn't."""
+        """Have memory for frames of tensors of these sizes there, and touched. Raises MemoryError
+        where there isn't."""
         with self._lock:
             self._keeps = True
         for size in sizes:
-            made = np.empty(size, np.uint8)
+            made = np.empty(size + size // _SLACK + _PAGE, np.uint8)
             made[::_PAGE] = 0
             self._back(made)
+
+    def spare(self, size: int) -> bool:
+        """Return whether there is memory for so many bytes that nobody uses."""
+        with self._lock:
+            return any(size <= len(one) <= 2 * size for one in self._spare)
 
     def clear(self) -> None:
         """Give back to the kernel what nobody uses, and what is still used once it is not."""

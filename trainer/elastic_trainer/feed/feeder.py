@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 import threading
 import time
@@ -23,15 +24,19 @@ from elastic_trainer.feed import likeness
 from elastic_trainer.feed.buffers import Buffers
 from elastic_trainer.feed.entrance import Entrance
 from elastic_trainer.feed.frame import Frame, Kind
-from elastic_trainer.feed.guest import Guest, Identity
+from elastic_trainer.feed.guest import NEAR, Guest, Identity
 from elastic_trainer.feed.room import free_memory
 from elastic_trainer.store.blob import Blob, lay_out
 
 STEPS_AHEAD = 4
 """Steps that a guest may be behind, where they have more bytes than the state: it never would be
 there."""
-STEPS_PREPARED = 2
+STEPS_PREPARED = 3
 """Steps for which there is memory before the first one."""
+HOLD_SECONDS = 0.2
+HOLD_SHARE = 0.4
+"""So long, and such a share of a step's time, each step waits at most for who is far behind: what
+it is behind when it joins, all would wait for at once."""
 AWAY_SECONDS = 2.0
 """For so long who comes while nobody trains waits for the next round to begin."""
 SYNC_SECONDS = 10.0
@@ -72,6 +77,8 @@ class Feeder:
         """Makes memory for the first copy and steps; None: nobody needs any."""
         self._size = 0
         """Bytes of the state."""
+        self._passed_at = -math.inf
+        """When the last step had passed that guests follow."""
         self._away = self._closed = False
         """Whoever comes is sent away, soon or at once."""
         self._entrance = Entrance(listener, token, self._let_in)
@@ -100,6 +107,7 @@ class Feeder:
             identity: of the state.
             step_bytes: of the gradients of a step.
         """
+        self._hold_back()
         new = [guest for guest in self.guests if guest.at is None]
         if not new:
             return
@@ -121,9 +129,8 @@ class Feeder:
                     guest.close()
                 return
             sizes = (blob.size, *[step_bytes] * STEPS_PREPARED)
-            self._prepared = threading.Thread(target=self._prepare, args=sizes, name="memory")
-            self._prepared.daemon = True
-            self._prepared.start()
+            self._begin_to_prepare(*sizes)
+        assert self._prepared is not None
         if self._prepared.is_alive():
             return
         for guest in new:
@@ -131,6 +138,11 @@ class Feeder:
         self.wait_for_copy()
         self._copying = threading.Thread(target=self._copy, args=(blob, identity, new), name="copy")
         self._copying.start()
+
+    def _hold_back(self) -> None:
+        behind = max((guest.behind for guest in self.guests), default=0)
+        time.sleep(hold_seconds(behind, time.monotonic() - self._passed_at))
+        self._passed_at = time.monotonic()
 
     def wait_for_copy(self) -> None:
         """Before the state changes: wait until it is copied."""
@@ -152,6 +164,9 @@ class Feeder:
         blob = lay_out(change())
         copied = self._buffers.take(blob.size)
         blob.write(copied)
+        prepared = self._prepared
+        if prepared is not None and not prepared.is_alive() and not self._buffers.spare(blob.size):
+            self._begin_to_prepare(blob.size)  # else the next step might wait for the kernel
         step = Frame(Kind.STEP, *identity, blob.skeleton, copied)
         for guest in followers:
             if guest.waiting > max(2 * self._size, STEPS_AHEAD * step.size):
@@ -236,6 +251,11 @@ class Feeder:
         for guest in self.guests:
             guest.close()
 
+    def _begin_to_prepare(self, *sizes: int) -> None:
+        self._prepared = threading.Thread(target=self._prepare, args=sizes, name="memory")
+        self._prepared.daemon = True
+        self._prepared.start()
+
     def _prepare(self, *sizes: int) -> None:
         with contextlib.suppress(MemoryError):  # said when it is used
             self._buffers.prepare(*sizes)
@@ -260,6 +280,15 @@ class Feeder:
                 self._guests.append(Guest(connection, self._moved))
                 return
         connection.close()  # else it would wait for a state, and the others perhaps for it
+
+
+def hold_seconds(behind: int, took: float) -> float:
+    """Return for how long a step that took so many seconds waits for a newcomer.
+
+    Args:
+        behind: steps that the newcomer is behind.
+    """
+    return min(HOLD_SECONDS, HOLD_SHARE * took) if behind > NEAR and math.isfinite(took) else 0.0
 
 
 def patch(guest: Guest, blob: Blob, wanted: Sequence[int], identity: Identity) -> None:

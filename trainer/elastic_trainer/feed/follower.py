@@ -25,8 +25,6 @@ from elastic_trainer.store.blob import Blob, lay_out, read, read_onto
 CONNECT_SECONDS = 2.0
 LOOK_SECONDS = 0.05
 """Between looks at whether this node's first newcomer is there."""
-NEAR = 1
-"""Frames that it may be behind when it asks for a place."""
 MOST_AHEAD = 4
 """Frames that come before they are needed; then the sender waits."""
 SETTLE_SECONDS = 3.0
@@ -65,8 +63,8 @@ class Follower:
         self._at: Identity = NOTHING
         """The state that it has, if all is well."""
         self._verified: Identity = NOTHING
-        self._asked = self._seen = False
-        """True if READY was said, and answered."""
+        self._seen = False
+        """True if READY was answered: it is near enough to who is followed."""
         self._own: tuple[Blob, list[Likeness]] | None = None
         """Its state as it was when it heard that a round ends."""
         self._said: Frame | None = None
@@ -128,10 +126,9 @@ class Follower:
             if not self._frames and not self._ended:
                 self._changed.wait(seconds)
             next_ = self._frames.popleft() if self._frames else None
-            left = len(self._frames)
             self._changed.notify_all()
         if next_ is not None:
-            self._take(next_, left)
+            self._take(next_)
         elif self._ended and self._connection is not None:
             self._leave()
         return self._connection is not None
@@ -148,13 +145,13 @@ class Follower:
         self._verified = NOTHING
         return verified
 
-    def _take(self, came: Frame, left: int) -> None:
+    def _take(self, came: Frame) -> None:
         began = time.monotonic()
         try:
             self._handle(came)
-            if not self._asked and self._at != NOTHING and came.behind + left <= NEAR:
-                self._asked = True
-                self._answer(Frame(Kind.READY))
+            if came.kind in (Kind.BASE, Kind.STEP):
+                with contextlib.suppress(OSError):  # the thread that reads hears of it, too
+                    self._answer(Frame(Kind.READY, *self._at))
         except Exception as error:  # the script's own apply may raise anything
             log.warning(
                 "step %d could not be followed, so the whole state is taken in the next round: %r",
@@ -231,7 +228,7 @@ class Follower:
 
     def _answer(self, answer: Frame) -> None:
         assert self._connection is not None
-        frame.send(self._connection, answer, 0, lambda _: None)
+        frame.send(self._connection, answer, lambda _: None)
 
     def _leave(self) -> None:
         connection, self._connection = self._connection, None

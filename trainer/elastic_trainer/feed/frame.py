@@ -3,11 +3,11 @@
 newcomer  a line of JSON: the feed's version and the job's token
 rank      BASE        a state, laid out as blob.py says
           STEP        what a step applied: gradients, and what the optimizers were set to
-          READY_SEEN  the answer to READY
+          READY_SEEN  it is near enough: said once
           SYNCING     the round ends here, and SYNC will follow: time to make digests
           SYNC        the state's skeleton, and the digest of each tensor
           PATCH       the tensors that WANT asked for, one after another
-newcomer  READY       it has followed up to now, and asks for a place
+newcomer  READY       it has followed up to this state, after BASE and each STEP
           WANT        numbers of tensors that differ
 """
 
@@ -23,7 +23,7 @@ from enum import IntEnum
 
 import torch
 
-VERSION = 1
+VERSION = 2
 PIECE = 1 << 22
 """Bytes that are sent or taken at once."""
 SILENCE_SECONDS = 10.0
@@ -32,7 +32,7 @@ HELLO_BYTES = 4096
 ANSWER_BYTES = 1 << 24
 """Most bytes of a newcomer's frame."""
 
-_HEADER = struct.Struct("<BIqqqq")
+_HEADER = struct.Struct("<Bqqqq")
 
 
 class FrameError(Exception):
@@ -59,32 +59,27 @@ class Frame:
     kind: Kind
     run: int = 0
     step: int = 0
-    """State that it is, of BASE and SYNC; of STEP the one that it leads to."""
+    """State that it is, of BASE, SYNC and READY; of STEP the one that it leads to."""
     skeleton: bytes = b""
     tensors: torch.Tensor = field(default_factory=_no_tensors)
     """Bytes (uint8), in memory of the CPU."""
-    behind: int = 0
-    """Frames that wait behind it at the sender's."""
 
     @property
     def size(self) -> int:
         return len(self.skeleton) + len(self.tensors)
 
 
-def send(
-    connection: socket.socket, frame: Frame, behind: int, moved: Callable[[int], None]
-) -> None:
+def send(connection: socket.socket, frame: Frame, moved: Callable[[int], None]) -> None:
     """Send a frame.
 
     Args:
-        behind: see Frame.
         moved: called with the bytes of each piece.
 
     Raises:
         OSError: the other end has gone, or takes nothing for SILENCE_SECONDS.
     """
     sizes = len(frame.skeleton), len(frame.tensors)
-    header = _HEADER.pack(frame.kind, behind, frame.run, frame.step, *sizes)
+    header = _HEADER.pack(frame.kind, frame.run, frame.step, *sizes)
     connection.sendall(header + frame.skeleton)
     content = frame.tensors.numpy().data
     for begin in range(0, len(content), PIECE):
@@ -116,7 +111,7 @@ def receive(
         return None
     connection.settimeout(SILENCE_SECONDS)
     _fill(connection, memoryview(header)[1:])
-    kind, behind, run, step, skeleton_size, size = _HEADER.unpack(header)
+    kind, run, step, skeleton_size, size = _HEADER.unpack(header)
     if kind not in Kind.__members__.values() or skeleton_size < 0 or size < 0:
         raise FrameError(f"expected a frame of a feed, found kind {kind} of {size} bytes")
     if most is not None and skeleton_size + size > most:
@@ -129,7 +124,7 @@ def receive(
         piece = content[begin : begin + PIECE]
         _fill(connection, piece)
         moved(len(piece))
-    return Frame(Kind(kind), run, step, bytes(skeleton), tensors, behind)
+    return Frame(Kind(kind), run, step, bytes(skeleton), tensors)
 
 
 def _fill(connection: socket.socket, target: memoryview) -> None:

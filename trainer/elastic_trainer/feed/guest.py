@@ -17,6 +17,12 @@ from elastic_trainer.protocol.auth import check_token
 
 Identity = tuple[int, int]
 
+NEAR = 1
+"""Steps that a newcomer may be behind when it asks for a place: what it is behind then, the others
+wait for as it joins."""
+PATIENCE = 16
+"""Steps in which it comes no nearer until it may ask as far behind as it is."""
+
 log = logging.getLogger(__name__)
 
 
@@ -58,6 +64,10 @@ class Guest:
         self.wanted: list[int] | None = None
         """The answer to the last SYNC; None: there is none yet."""
         self.closed = False
+        self._said: int | None = None
+        """The step that it said to have followed to; None: it has no state yet."""
+        self._were_behind: deque[int] = deque(maxlen=PATIENCE + 1)
+        """Steps that it was behind as it said so."""
         self._queue: deque[Frame] = deque()
         self.waiting = 0
         """Bytes that are queued."""
@@ -88,8 +98,7 @@ class Guest:
                     if self.closed:
                         return
                     next_ = self._queue.popleft()
-                    behind = len(self._queue)
-                frame.send(self._connection, next_, behind, self._moved)
+                frame.send(self._connection, next_, self._moved)
                 with self.changed:
                     self.waiting -= next_.size
                     self.changed.notify_all()
@@ -105,8 +114,10 @@ class Guest:
             ) is not None:
                 with self.changed:
                     if said.kind is Kind.READY:
-                        self.ready = True
-                        self._queue.append(Frame(Kind.READY_SEEN))
+                        self._said = said.step
+                        if not self.ready and self._near():
+                            self.ready = True
+                            self._queue.append(Frame(Kind.READY_SEEN))
                     elif said.kind is Kind.WANT:
                         self.wanted = said.tensors.view(torch.int64).tolist()
                     else:
@@ -117,6 +128,17 @@ class Guest:
         finally:
             self.close()
             self._connection.close()
+
+    @property
+    def behind(self) -> int:
+        """Return how many steps it is behind those that were queued; 0 where it has no state."""
+        return 0 if self.at is None or self._said is None else self.at[1] - self._said
+
+    def _near(self) -> bool:
+        """Return whether it is near enough to ask for a place, or comes no nearer."""
+        self._were_behind.append(self.behind)
+        waited = len(self._were_behind) > PATIENCE
+        return self.behind <= NEAR or (waited and self.behind >= self._were_behind[0])
 
 
 def _ignore(_: int) -> None:

@@ -64,6 +64,8 @@ class Relay:
                 if guest.waiting > max(2 * self._size, STEPS_AHEAD * came.size):
                     log.warning("one of this node's newcomers can't keep up with the steps")
                     guest.close()
+                if came.kind in (Kind.BASE, Kind.STEP):
+                    guest.at = came.run, came.step
                 guest.put(came)
 
     def serve(self, blob: Blob, said: Frame) -> None:
