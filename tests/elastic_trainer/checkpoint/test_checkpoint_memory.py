@@ -23,6 +23,7 @@ from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.protocol.message import Committed
 from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.retry import STORAGE_SECONDS_VARIABLE
 from elastic_trainer.store.errors import DamagedError, StorageError
 from elastic_trainer.store.persister import Persister, Saved
 from elastic_trainer.store.slot import Slot
@@ -406,7 +407,8 @@ def test_a_fresh_coordinator_hears_of_the_round_that_made_what_is_in_memory() ->
 def test_all_workers_killed_go_on_from_memory_under_torchrun(tmp_path: Path) -> None:
     job = Job(tmp_path, JOB)
     try:
-        job.start(0, 1)
+        # A commit that is moved away while it is written is tried for so long.
+        job.start(0, 1, environment={STORAGE_SECONDS_VARIABLE: "5"})
         told = job.until("a commit", lambda told: told.get("committed_step", -1) >= 50)
         # From now on nothing can come to storage.
         (tmp_path / "commits").rename(tmp_path / "gone")
