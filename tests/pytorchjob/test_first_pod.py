@@ -205,6 +205,7 @@ def test_worker_0_lost_for_good_fails_a_job_that_is_below_min_without_it() -> No
 )
 @example([(1, "running", False)], 1, 1, 1, set(), False, [], False)
 @example([(0, "leaving", False), (1, "running", False)], 1, 0, 1, set(), False, [], False)
+@example([(0, "leaving", False), (1, "running", False)], 3, 0, 1, set(), False, [], False)
 @example([(0, "pending", True), (1, "running", False)], 1, 1, 1, set(), False, [True], False)
 def test_from_any_state_nobody_who_trains_goes_for_worker_0_unless_all_wait_for_it(
     before: list[tuple[int, str, bool]],
