@@ -25,7 +25,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reor
 
 check: JOBS = 2
 check: lint ## before each commit: lint, types and the tests that start no process, in three minutes
-	$(PYTEST) -m "not process" --no-processes tests
+	$(PYTEST) -m "not process" --no-processes --hypothesis-profile quick tests
 
 test: .venv/ready $(SDK)/ready $(SITE)/ready ## every test, the end-to-end ones on the embedded cluster included
 	$(PYTEST)

@@ -28,6 +28,8 @@ sys.dont_write_bytecode = False
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("patient", patient)
 settings.register_profile("ci", patient, derandomize=True)
+# For `make check`: a quarter of the examples, other ones each time.
+settings.register_profile("quick", patient, max_examples=25)
 # For a night: `pytest tests/embedded_cluster -k fuzz --hypothesis-profile long`.
 settings.register_profile("long", patient, max_examples=20_000)
 settings.load_profile("ci" if os.environ.get("CI") else "patient")

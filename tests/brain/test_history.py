@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.brain import postgres
 from tests.brain.runs import NOW, amounts, load, run
+from tests.examples import examples
 from volcano_elastic.api.amount import Bytes, Percent
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.history.gpu_load import GpuUse
@@ -192,7 +193,7 @@ def test_a_server_that_was_restarted_is_used_again(postgres_server: postgres.Ser
     history.close()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     used=st.lists(
         st.tuples(

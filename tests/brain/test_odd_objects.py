@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.brain.runs import NOW, amounts, run
 from tests.brain.test_served_job import served
+from tests.examples import examples
 from volcano_elastic.brain import observation, served_job
 from volcano_elastic.brain.advice import advise, advise_running
 from volcano_elastic.brain.history.run import PodLoad
@@ -21,7 +22,7 @@ quantities = st.sampled_from([*TEXTS, None, 1.5, True, -3])
 days = st.sampled_from([-40000, -400, -101, -1, 0, 0.01, 1, 101, 400, 40000])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(quantities, quantities, quantities, quantities, st.lists(days, max_size=5))
 def test_odd_amounts_and_clocks_that_jump_end_nothing(
     cpu: Any, memory: Any, limit: Any, size: Any, jumps: list[float]

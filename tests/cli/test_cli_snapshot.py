@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.queue_policy.world import GPU, NOW, gpus, job, node, pods, world
 from volcano_elastic.api.queue_policy import Grow, Headroom, QueuePolicy
 from volcano_elastic.cli.main import main
@@ -61,7 +62,7 @@ def any_(kind: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("section", [field.name for field in fields(Snapshot)])
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), any_(datetime))
 def test_a_snapshot_written_and_read_is_the_same(
     section: str, data: st.DataObject, now: datetime

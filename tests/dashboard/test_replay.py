@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.forecast.world import past_job
 from tests.queue_policy.world import NOW, node, world
 from volcano_elastic.dashboard.model import replay as model
@@ -134,7 +135,7 @@ def test_work_that_takes_too_long_is_given_up() -> None:
     cap=st.integers(0, 8),
     added=st.integers(0, 2),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_every_job_on_record_starts_in_both_worlds_or_is_named(
     jobs: list[tuple[int, int, int, int, str]], cap: int, added: int
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.pytorchjob.world import NOW, World, job_object
 from volcano_elastic.api import moment
 from volcano_elastic.pytorchjob.observed import NodeFailure, Resize
@@ -174,7 +175,7 @@ def test_nodes_to_leave_are_kept_away_from_beside_the_templates_own_wishes() -> 
     assert "matchFields" not in terms[0], "the template stays as it is"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     size=st.integers(1, 4),
     moved=st.sets(st.integers(0, 3)),

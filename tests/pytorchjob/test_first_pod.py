@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.pytorchjob.test_reconcile_properties import come_to_rest, pods
 from tests.pytorchjob.world import World, job_object, resize, running
 from volcano_elastic.api.pytorchjob import parse
@@ -192,7 +193,7 @@ def test_worker_0_lost_for_good_fails_a_job_that_is_below_min_without_it() -> No
     assert world.ended and world.state == "Failed"
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     before=pods("pending", "running", "leaving", "evicting", "failed", "evicted"),
     low=st.integers(1, 3),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.pytorchjob.test_reconcile_properties import check_step
 from tests.pytorchjob.world import World, job_object, resize, running
 from volcano_elastic.pytorchjob import action as a
@@ -213,7 +214,7 @@ def test_a_lost_dedicated_coordinator_is_made_anew_and_no_worker_is_touched() ->
     assert "node n is not Ready" in world.events(actions)["CoordinatorLost"]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     before=st.dictionaries(
         st.integers(0, 5),

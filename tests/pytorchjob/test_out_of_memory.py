@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.pytorchjob.test_reconcile_properties import check_step
 from tests.pytorchjob.world import Object, World, active, job_object
 from volcano_elastic.api.amount import Bytes
@@ -253,7 +254,7 @@ def test_an_evicted_pod_has_not_run_out_of_memory() -> None:
     assert w.status["elastic"]["desired"] == 2 and "memory" not in w.status["elastic"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     events=st.lists(
         st.tuples(

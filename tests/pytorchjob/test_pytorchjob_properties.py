@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from embedded_cluster.apiserver import patch as apiserver_patch
+from tests.examples import examples
 from tests.pytorchjob.manifest import TEMPLATE, edited, manifest, said
 from tests.pytorchjob.world import NOW
 from volcano_elastic.api import json_patch, shape
@@ -59,7 +60,7 @@ def _of(field: shape.Shape, wild: int = 1) -> st.SearchStrategy[Any]:
 
 _PROFILE = settings(
     deadline=None,
-    max_examples=200,
+    max_examples=examples(200),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.pytorchjob.world import World, active, copied, job_object
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob.observed import Resize
@@ -17,7 +18,9 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POD_STATES = ("pending", "running", "leaving", "evicting", "failed", "evicted", "succeeded")
 METRICS = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization"}}}]
 
-slow = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+slow = settings(
+    max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def pods(*states: str) -> st.SearchStrategy[list[tuple[int, str, bool]]]:
@@ -127,7 +130,7 @@ def test_worker_0_leaves_only_when_it_is_the_last(
         world.apply(actions)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     before=pods("pending", "running", "leaving", "failed"),
     services=st.sets(st.integers(0, 6)),

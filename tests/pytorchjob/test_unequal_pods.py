@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.pytorchjob.world import Object, World, begin, running
 from volcano_elastic.operator.snapshot_builder import snapshot_of
 
@@ -95,7 +96,7 @@ def but_for_identity(pod: Object) -> Any:
     return labels, given, spec
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     events=st.lists(
         st.tuples(st.sampled_from(["fail", "evict", "leave", "grow"]), st.integers(0, 4)),

@@ -11,6 +11,7 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.queue_policy.test_plan_properties import size_after, snapshots
 from tests.queue_policy.world import GPU, NOW, applied, gpus, settled
 from volcano_elastic.api.queue_policy import (
@@ -33,7 +34,7 @@ from volcano_elastic.snapshot.snapshot import Job, Memory, Queue, Snapshot, Unpl
 
 # PLANNER_EXAMPLES: as in test_plan_properties.
 thorough = settings(
-    max_examples=int(os.environ.get("PLANNER_EXAMPLES", "100")),
+    max_examples=int(os.environ.get("PLANNER_EXAMPLES", examples(100))),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

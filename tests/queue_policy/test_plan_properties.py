@@ -10,6 +10,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.queue_policy.world import GPU, NOW, applied, gpus, job, node, pod, settled, world
 from volcano_elastic.cluster_state.job_pods import eviction_order, goes_on_without_first
 from volcano_elastic.cluster_state.reason import Reason
@@ -18,7 +19,7 @@ from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Job, Pod, Queue, Snapshot
 
 # PLANNER_EXAMPLES=5000 for the long form, of the other property tests of the planner too.
-calm = settings(max_examples=int(os.environ.get("PLANNER_EXAMPLES", "150")), deadline=None)
+calm = settings(max_examples=int(os.environ.get("PLANNER_EXAMPLES", examples(150))), deadline=None)
 
 
 @st.composite
@@ -346,7 +347,7 @@ def test_every_reason_to_stay_is_true(snapshot: Snapshot) -> None:
                 assert less is Reason.NOT_NEEDED
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(snapshots())
 def test_plan_apply_and_settle_come_to_rest(snapshot: Snapshot) -> None:
     now: datetime = NOW

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.queue_policy.world import NOW, gpus, job, node, pod, pods, ruled, seconds, world
 from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy, Shrink
 from volcano_elastic.cluster_state.cluster_state import QueueState
@@ -283,7 +284,7 @@ def test_a_full_queue_gives_on_a_node_where_the_claim_then_fits() -> None:
     assert found == ["a1", "a3"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_queues_that_are_passed_over_have_nothing_cheaper(seed: int) -> None:
     """Nodes full of surplus of three queues, and newcomers to each."""
@@ -327,7 +328,7 @@ def plan_of_all_nodes(seen: Snapshot) -> Plan:
         return plan(seen, NOW)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_a_pod_that_is_taken_at_once_is_the_cheapest_of_all_nodes(seed: int) -> None:
     """Jobs that share nodes, and newcomers to their queues that need many of their pods."""

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from tests.examples import examples
 from volcano_elastic.simulator.bounds import bounds
 from volcano_elastic.simulator.curve import amdahl
 from volcano_elastic.simulator.trace import TraceJob
@@ -65,7 +66,7 @@ def _fluid(jobs: list[TraceJob], total: int, until: float) -> float:
 
 
 @given(traces(serial=0.1), st.integers(1, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_useful_utilisation_is_exactly_what_a_linear_programme_finds(
     case: tuple[list[TraceJob], int], window: int
 ) -> None:
@@ -76,7 +77,7 @@ def test_useful_utilisation_is_exactly_what_a_linear_programme_finds(
 
 
 @given(traces())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_makespan_is_exact_for_linear_speed_with_caps(case: tuple[list[TraceJob], int]) -> None:
     jobs, total = case
     zero, everything = min(j.submit for j in jobs), sum(j.area for j in jobs)
@@ -87,7 +88,7 @@ def test_makespan_is_exact_for_linear_speed_with_caps(case: tuple[list[TraceJob]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_schedule_in_unit_steps_has_a_smaller_mean_completion(
     case: list[tuple[int, int]],
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.simulator.world import CALM, SMALL, job, times
 from volcano_elastic.api.queue_policy import GPU
 from volcano_elastic.queue_policy.decision import Plan
@@ -180,7 +181,7 @@ def traces(draw: st.DrawFn) -> list[TraceJob]:
     st.sampled_from([plan, None]),
     st.sampled_from(list(Speeds)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_work_is_conserved_rooms_is_never_exceeded_and_no_bound_beaten(
     jobs: list[TraceJob], pause: float, grace: float, planner: object, speeds: Speeds
 ) -> None:

@@ -19,6 +19,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from tests.examples import examples
+
 
 def left_behind() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "ask-storage"]
@@ -57,7 +59,7 @@ def test_a_state_comes_back_as_it_was_and_its_bytes_are_told(
     assert str(empty["b"]) == str(state["b"])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.lists(st.binary(max_size=400), max_size=5),
     st.lists(st.tuples(st.integers(0, 1500), st.integers(-1, 400)), max_size=8),

@@ -46,6 +46,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.examples import examples
+
 
 def _reachable() -> set[tuple[Phase, Phase]]:
     """By one event: phases in which nothing has to be waited for are passed through."""
@@ -412,7 +414,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None)
 
 
 @given(st.integers(1, 5), st.integers(0, 5), st.integers(1, 4), st.integers(0, 20))

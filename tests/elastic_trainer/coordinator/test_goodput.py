@@ -28,6 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.elastic_trainer.coordinator.world import Job
+from tests.examples import examples
 
 PROCESSES = 4
 
@@ -171,7 +172,7 @@ MESSAGES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(AGENTS, MESSAGES, st.floats(0, 70)), max_size=40))
 def test_whatever_is_said_all_that_was_held_is_in_one_use_and_none_is_negative(
     story: list[tuple[int, Any, float]],

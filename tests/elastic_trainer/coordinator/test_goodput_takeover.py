@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.elastic_trainer.coordinator.world import Job
+from tests.examples import examples
 
 PROCESSES = 4
 LOST_AFTER = 4.0
@@ -147,7 +148,7 @@ def test_one_that_was_not_there_for_two_coordinators_is_counted_on_from_the_firs
     assert world.counted(following) == world.lived
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(agents=st.integers(1, 4), seed=st.integers(0, 2**32))
 def test_whoever_follows_whom_each_second_is_counted_once(agents: int, seed: int) -> None:
     random = Random(seed)

@@ -7,12 +7,14 @@ from elastic_trainer.coordinator.persistent_map import PersistentMap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
+
 CHANGES = st.lists(
     st.tuples(st.sampled_from(["set", "remove", "read"]), st.integers(0, 200)), max_size=300
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(CHANGES)
 def test_each_version_is_the_dict_that_was_changed_so_far(changes: list[tuple[str, int]]) -> None:
     entries: dict[int, int] = {}

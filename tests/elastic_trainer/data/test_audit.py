@@ -20,6 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
+from tests.examples import examples
+
 SAMPLES, EPOCHS = 23, 2
 
 
@@ -103,7 +105,7 @@ def live(folder: Path, life: Life, number: int, saved: list[Saved], *, finish: b
 
 
 @given(history=st.lists(lives, max_size=6), final=lives)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_no_sequence_of_resizes_kills_and_rollbacks_loses_or_repeats(
     history: list[Life], final: Life
 ) -> None:

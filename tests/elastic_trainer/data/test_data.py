@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from tests.examples import examples
+
 seeds = st.integers(-(2**40), 2**40)
 
 
@@ -160,7 +162,7 @@ class TestElasticDataset:
         assert all(data.consumed == 9 for data in ranks)
 
     @given(samples=st.integers(1, 40), world=st.integers(1, 5), batch=st.integers(1, 6))
-    @settings(deadline=None, max_examples=40)
+    @settings(deadline=None, max_examples=examples(40))
     def test_the_averaged_gradient_is_the_global_batchs(
         self, samples: int, world: int, batch: int
     ) -> None:

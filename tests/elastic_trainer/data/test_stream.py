@@ -21,6 +21,8 @@ from elastic_trainer.ranks.process_group import ProcessGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
+
 Taken = tuple[int, str, int]
 """Epoch, shard and index of a sample."""
 
@@ -129,7 +131,7 @@ lives = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 6)), max_size=4)
 
 
 class TestExactlyOnce:
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(
         counts=counts_of,
         lives=lives,
@@ -410,7 +412,7 @@ class TestRefusals:
 class TestTokens:
     """Documents whose tokens are all different: what was consumed is known to the token."""
 
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     @given(
         counts=counts_of,
         lives=lives,

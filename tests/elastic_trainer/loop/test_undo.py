@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.examples import examples
+
 
 class Count(TorchDispatchMode):
     """The tensors that operations are given."""
@@ -54,7 +56,7 @@ def model(sizes: list[int]) -> nn.Module:
     return nn.ModuleList([*norms, *norms[:1], nn.LazyBatchNorm1d(), Odd()])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.integers(1, 70), max_size=6))
 def test_buffers_come_back_as_they_were_and_stay_the_modules_own(sizes: list[int]) -> None:
     net = model(sizes)

@@ -16,6 +16,8 @@ from elastic_trainer.parameter_server.wire import pack_entries, write_settings
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
+
 SETTINGS = TableSettings("items", 2, Adam(lr=0.1), admit_after=2, evict_idle=6, evict_every=4)
 File = tuple[str, int, str]
 
@@ -99,7 +101,7 @@ Event = st.one_of(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(Event, max_size=25))
 @example([(0, 1), "push", "push", (1, 0), "push"])
 @example(["push", "lost save", "push", "save"])

@@ -36,6 +36,7 @@ from tests.elastic_trainer.store.faulty_folder import (
     faulty_storage,
 )
 from tests.elastic_trainer.store.small_commits import commit, newest, steps
+from tests.examples import examples
 
 PASSING = pytest.mark.parametrize("error", ["EIO", "ESTALE", "EACCES", "time-out", "503"])
 
@@ -442,7 +443,9 @@ ACTIONS = st.lists(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(ACTIONS)
 def test_no_sequence_of_faults_saves_and_restarts_loses_a_commit(

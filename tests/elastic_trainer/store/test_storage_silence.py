@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from tests.elastic_trainer.store.faulty_folder import FaultyFolder, faulty_storage
 from tests.elastic_trainer.store.small_commits import commit
 from tests.elastic_trainer.store.stuck_calls import StuckCalls
+from tests.examples import examples
 
 
 @pytest.fixture(autouse=True)
@@ -269,7 +270,7 @@ class Script:
 answer_wait = answer_module.wait
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.integers(1, 2 * LOOKS), max_size=6), st.integers(1, 5 * LOOKS))
 def test_only_what_moves_nothing_for_the_whole_time_is_silent(gaps: list[int], last: int) -> None:
     moves = [sum(gaps[: n + 1]) for n in range(len(gaps))]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.elastic_trainer.succession.calm import TICK, Calm, may_decide
 from tests.elastic_trainer.succession.world import World
+from tests.examples import examples
 
 SOON = int(30.0 / TICK)
 """Ticks in which those who may decide are to have elected a host, and to train."""
@@ -97,7 +98,7 @@ def deliver_all(world: World) -> None:
             world.deliver_down(stream)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(agents=st.integers(2, 5), seed=st.integers(0, 2**32), deaths=st.booleans())
 def test_no_two_sides_make_steps_at_once(agents: int, seed: int, deaths: bool) -> None:
     """And each goes on from the newest step that was committed (`World.train`)."""
@@ -110,7 +111,7 @@ def test_no_two_sides_make_steps_at_once(agents: int, seed: int, deaths: bool) -
         world.train()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(agents=st.integers(2, 5), seed=st.integers(0, 2**32))
 def test_a_new_worker_0_begins_no_side_beside_those_who_train(agents: int, seed: int) -> None:
     """Whenever the first one dies, and however often its pod is made anew."""
@@ -130,7 +131,7 @@ def test_a_new_worker_0_begins_no_side_beside_those_who_train(agents: int, seed:
         world.train()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(agents=st.integers(2, 5), seed=st.integers(0, 2**32), deaths=st.booleans())
 def test_whoever_can_decide_trains_on_soon(agents: int, seed: int, deaths: bool) -> None:
     """Whatever happened: once more than half of those who elect reach one another."""
@@ -153,7 +154,7 @@ def test_whoever_can_decide_trains_on_soon(agents: int, seed: int, deaths: bool)
     raise AssertionError(f"{living} don't train together: {world.sides()}")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(agents=st.integers(2, 5), seed=st.integers(0, 2**32))
 def test_newcomers_train_soon_though_all_who_have_been_in_a_round_are_gone(
     agents: int, seed: int

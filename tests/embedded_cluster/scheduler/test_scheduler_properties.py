@@ -28,6 +28,7 @@ from tests.embedded_cluster.scheduler.world import (
     cluster,
     configuration,
 )
+from tests.examples import examples
 from volcano_elastic.api import quantity
 
 Told = list[tuple[Counter[str], list[Effect]]]
@@ -118,7 +119,7 @@ def room(c: Cluster, node: str) -> dict[str, int]:
     return quantity.parse(c.nodes[node]["status"]["allocatable"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(stories())
 def test_no_node_and_no_queue_ever_holds_more_than_it_may(
     story: tuple[Cluster, list[Callable[[], None]]],
@@ -140,7 +141,7 @@ def test_no_node_and_no_queue_ever_holds_more_than_it_may(
         sessions_of(c, check)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(stories())
 def test_a_gang_is_bound_whole_or_not_at_all(
     story: tuple[Cluster, list[Callable[[], None]]],
@@ -154,7 +155,7 @@ def test_a_gang_is_bound_whole_or_not_at_all(
                 assert before[gang] + count >= minimum(c, gang)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(stories())
 def test_pods_are_evicted_only_for_gangs_that_start_thereby(
     story: tuple[Cluster, list[Callable[[], None]]],
@@ -218,7 +219,7 @@ def pods_over_limit(session: Session, queue: Queue) -> int:
     return max(0, math.ceil((session.allocated(queue).get(GPU, 0) - most) / sizes.pop()))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(stories(), st.integers(0, 10))
 def test_protected_pods_and_minimums_are_never_preempted(
     story: tuple[Cluster, list[Callable[[], None]]], seconds: int
