@@ -145,6 +145,12 @@ def die_at(point: str, folder: Path) -> None:
                 die()
             super()._drop(given)
 
+        def move_on(self) -> None:
+            super().move_on()
+            # With some of its buckets here, which nobody else has, and others still to come.
+            if point == "parts" and self._group.rank == 2 and self._held and self._left:
+                die()
+
         def _at_point(self, here: str, step: int) -> None:
             if here == point and step >= 10 and self._group.rank == 1:
                 die()

@@ -155,6 +155,19 @@ def test_a_newcomer_that_is_killed_while_buckets_move_costs_nobody_a_step(
     assert_undisturbed(job, tmp_path / "undisturbed")
 
 
+def test_a_newcomer_that_is_killed_between_two_parts_of_its_buckets_costs_no_exactness(
+    job: Job, tmp_path: Path
+) -> None:
+    job.start(0, 1, environment={"DIE_AT": "parts", **PATIENT})
+    told = job.stepping(2)
+    job.start(2, environment={"DIE_AT": "parts", **PATIENT})
+    job.until("the newcomer is killed", lambda told: (job.folder / "died").exists())
+    job.stepping(3, after_round=told["round"] + 1)
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in range(3)] == [0, 0, 0], job.logs()
+    assert_undisturbed(job, tmp_path / "undisturbed")
+
+
 def went_back(job: Job) -> bool:
     """Whether a process that lived on did a step anew that it had applied."""
     logs = [path.read_text().split() for path in job.folder.glob("steps-*")]
