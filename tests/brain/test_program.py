@@ -18,7 +18,8 @@ import pytest
 from embedded_cluster.readiness import free_port
 from tests.brain.runs import amounts, load, run
 from tests.embedded_cluster.apiserver.process import ApiServerProcess
-from tests.operator.process import eventually, install, job
+from tests.operator.process import install, job
+from tests.patience import eventually
 from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob_shape import BRAIN_ANNOTATION, USER_ANNOTATION
 from volcano_elastic.brain.history.database import History

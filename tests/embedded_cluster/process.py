@@ -44,7 +44,15 @@ def local_cluster(
 
 
 def eventually(seen: Callable[[], object], what: str) -> None:
+    """Look until `seen` is true; a look at what isn't there yet (LookupError) is not."""
     deadline = time.monotonic() + _SECONDS
-    while not seen():
-        assert time.monotonic() < deadline, f"not within {_SECONDS:.0f} s: {what}"
+    while True:
+        missing: Exception | None = None
+        try:
+            if seen():
+                return
+        except LookupError as error:
+            missing = error
+        last = f"; the last look missed {missing!r}" if missing else ""
+        assert time.monotonic() < deadline, f"not within {_SECONDS:.0f} s: {what}{last}"
         time.sleep(0.2)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.embedded_cluster.apiserver.process import ApiServerProcess
-from tests.operator.process import eventually
+from tests.patience import eventually
 from volcano_elastic.kube.client import Client, Conflict, Fenced
 from volcano_elastic.kube.lease import Election, Timing, claimable_in, claimed, released
 from volcano_elastic.kube.resource import CONFIGMAPS, LEASES, Object

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,25 +17,13 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from embedded_cluster.readiness import HOST, free_port, is_ready
+from tests.patience import PATIENCE, eventually
 from volcano_elastic.api import moment
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.resource import CRDS, NODES, PODS, PYTORCHJOBS, QUEUES
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0
 Object = dict[str, Any]
-
-
-async def eventually(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
-    """The condition's first true value."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE
-    while True:
-        found = await condition()
-        if found:
-            return found
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"not within {PATIENCE:.0f} s: {what}")
-        await asyncio.sleep(0.05)
 
 
 class OperatorProcess:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.embedded_cluster.apiserver.process import ApiServerProcess
-from tests.operator.process import FakeNodes, OperatorProcess, eventually, install, job
+from tests.operator.process import FakeNodes, OperatorProcess, install, job
+from tests.patience import eventually
 from volcano_elastic.api import moment
 from volcano_elastic.kube.client import Client, NotFound
 from volcano_elastic.kube.resource import (

@@ -20,10 +20,10 @@ from tests.operator.process import (
     FakeNodes,
     Object,
     OperatorProcess,
-    eventually,
     install,
     job,
 )
+from tests.patience import eventually
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import CRDS, EVENTS, LEASES, PODS, PYTORCHJOBS, QUEUEPOLICIES
 

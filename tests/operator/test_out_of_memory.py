@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.operator.process import Object, eventually, job
+from tests.operator.process import Object, job
 from tests.operator.test_operator import Scene, scene
+from tests.patience import eventually
 from volcano_elastic.api import moment
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.embedded_cluster.apiserver.process import ApiServerProcess
-from tests.operator.process import eventually
+from tests.patience import eventually
 from volcano_elastic.kube.resource import CONFIGMAPS, NAMESPACES
 from volcano_elastic.operator.queue_plugin import (
     CONFIGMAP,

@@ -21,7 +21,7 @@ import yaml
 
 from tests.embedded_cluster.apiserver.process import ApiServerProcess
 from tests.operator.admission_review import VALIDATE, job, review
-from tests.operator.process import eventually
+from tests.patience import eventually
 from volcano_elastic.api.problem import Problem
 from volcano_elastic.api.pytorchjob_validation import validate
 from volcano_elastic.kube.client import ApiError, Client, NotFound

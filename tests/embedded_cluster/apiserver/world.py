@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from tests.patience import eventually
 from volcano_elastic.kube.client import Client, NotFound
 from volcano_elastic.kube.resource import PODS, Object, Resource
 
@@ -123,11 +124,7 @@ async def bind(client: Client, namespace: str, name: str, node: str = "node-1") 
 
 async def until(what: Callable[[], Any], *, seconds: float = TIMEOUT) -> Any:
     """The first true answer of `what`."""
-    async with asyncio.timeout(seconds):
-        while True:
-            if found := await what():
-                return found
-            await asyncio.sleep(0.02)
+    return await eventually(what, f"true: {what}", seconds=seconds)
 
 
 async def gone(client: Client, resource: Resource, name: str, namespace: str | None) -> bool:

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from embedded_cluster.cluster import LocalCluster
 from tests.embedded_cluster.kubelet.world import QUICK, World, cleared, dead, state_of
+from tests.patience import eventually
 from volcano_elastic.cli.main import main
 from volcano_elastic.kube.resource import CONFIGMAPS, NODES, PODS, SECRETS, SERVICES
 
@@ -285,10 +286,10 @@ async def test_a_node_that_fails_is_marked_loses_its_pods_and_comes_back(world: 
         await world.client.patch(NODES, "node-1", None, body)
 
     async def until(holds: Any) -> None:
-        deadline = time.monotonic() + 120
-        while not holds(found := await world.client.get(NODES, "node-1")):
-            assert time.monotonic() < deadline, found
-            await asyncio.sleep(0.05)
+        async def look() -> bool:
+            return bool(holds(await world.client.get(NODES, "node-1")))
+
+        await eventually(look, "node-1 is as expected")
 
     def ready(node: dict[str, Any]) -> str:
         return str(next(c["status"] for c in node["status"]["conditions"] if c["type"] == "Ready"))

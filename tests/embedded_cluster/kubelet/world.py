@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from embedded_cluster.cluster import LocalCluster
+from tests.patience import PATIENCE, eventually
 from volcano_elastic.kube.client import Client, NotFound
 from volcano_elastic.kube.resource import CONFIGMAPS, EVENTS, PODS, SECRETS, SERVICES
 
@@ -20,8 +21,6 @@ _OF_CONTAINERS = {
     *("livenessProbe", "readinessProbe"),
     *("terminationMessagePath", "terminationMessagePolicy"),
 }
-# Seconds, which no test waits for in vain: as generous as a busy machine needs.
-_PATIENCE = 120.0
 # Kubernetes begins with ten seconds, which the tests can't wait for.
 QUICK = ("--restart-back-off", "0.5", "--node-monitor-grace-period", "1")
 
@@ -53,21 +52,25 @@ class World:
         return created
 
     async def until(
-        self, name: str, holds: Callable[[dict[str, Any]], object], seconds: float = _PATIENCE
+        self, name: str, holds: Callable[[dict[str, Any]], object], seconds: float = PATIENCE
     ) -> dict[str, Any]:
-        deadline = time.monotonic() + seconds
-        while True:
+        pod: dict[str, Any] = {}
+
+        async def look() -> bool:
+            nonlocal pod
             pod = await self.client.get(PODS, name, "default")
-            if holds(pod):
-                return pod
-            if time.monotonic() > deadline:
-                log = (self.cluster.logs / "kubelet.log").read_text()
-                pytest.fail(f"not within {seconds} s: {pod.get('status')}\n{log[-3000:]}")
-            await asyncio.sleep(0.02)
+            return bool(holds(pod))
+
+        try:
+            await eventually(look, f"pod {name} is as expected", seconds=seconds)
+        except AssertionError as error:
+            log = (self.cluster.logs / "kubelet.log").read_text()
+            pytest.fail(f"{error}; {pod.get('status')}\n{log[-3000:]}")
+        return pod
 
     async def told(self, reason: str, text: str) -> None:
         """Waits for a warning with this reason, and the text in its message."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while True:
             events = (await self.client.list(EVENTS, "default"))["items"]
             warnings = [e for e in events if e["type"] == "Warning" and e["reason"] == reason]
@@ -80,7 +83,7 @@ class World:
     async def phase(self, name: str, phase: str) -> dict[str, Any]:
         return await self.until(name, lambda pod: pod.get("status", {}).get("phase") == phase)
 
-    async def gone(self, name: str, seconds: float = _PATIENCE) -> None:
+    async def gone(self, name: str, seconds: float = PATIENCE) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             try:
@@ -109,7 +112,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def cleared(cluster: LocalCluster) -> AsyncIterator[World]:
-    async with asyncio.timeout(3 * _PATIENCE), cluster.client() as client:
+    async with asyncio.timeout(3 * PATIENCE), cluster.client() as client:
         yield World(cluster, client)
         for resource in (PODS, SERVICES, CONFIGMAPS, SECRETS):
             for item in (await client.list(resource, "default"))["items"]:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.patience import PATIENCE, eventually
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.resource import CRDS, EVENTS, NODES, PODGROUPS, PODS, QUEUES
@@ -24,7 +25,6 @@ pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[3]
 GPU = "nvidia.com/gpu"
-PATIENCE = 120.0
 
 
 async def start(*argv: str, **pipes: Any) -> asyncio.subprocess.Process:
@@ -140,13 +140,6 @@ async def gang(
         await client.create(PODS, pod)
 
 
-async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
-    deadline = asyncio.get_running_loop().time() + PATIENCE
-    while not await condition():
-        assert asyncio.get_running_loop().time() < deadline, f"not within {PATIENCE} s: {what}"
-        await asyncio.sleep(0.05)
-
-
 async def phase(client: Client, name: str) -> str:
     group = await client.get(PODGROUPS, name, "default")
     return str(group.get("status", {}).get("phase"))
@@ -169,8 +162,8 @@ async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_p
         await install(client, gpus=4)
         async with scheduler(kubeconfig) as first:
             await gang(client, "a", 1, 4)
-            await until(lambda: _is_bound(client, "a", "0", "1", "2", "3"), "a is bound")
-            await until(lambda: _is(phase(client, "a"), "Running"), "a runs")
+            await eventually(lambda: _is_bound(client, "a", "0", "1", "2", "3"), "a is bound")
+            await eventually(lambda: _is(phase(client, "a"), "Running"), "a runs")
             queue = await client.get(QUEUES, "default")
             assert queue["status"]["state"] == "Open"
             assert queue["status"]["allocated"][GPU] == "4"
@@ -180,7 +173,7 @@ async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_p
         await gang(client, "b", 2, 3)
         async with scheduler(kubeconfig) as second:
             two = ("a-worker-2", "a-worker-3")
-            await until(lambda: _is_leaving(client, *two), "a's surplus leaves")
+            await eventually(lambda: _is_leaving(client, *two), "a's surplus leaves")
             pod = await client.get(PODS, "a-worker-3", "default")
             told = {c["type"]: c for c in pod["status"]["conditions"]}
             assert told["DisruptionTarget"]["reason"] == "PreemptionByScheduler"
@@ -198,19 +191,19 @@ async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_p
             # There is no kubelet in this test.
             for name in two:
                 await client.delete(PODS, name, "default", grace_period_seconds=0)
-            await until(lambda: _is_bound(client, "b", "0", "1"), "b's minimum is bound")
+            await eventually(lambda: _is_bound(client, "b", "0", "1"), "b's minimum is bound")
 
             surplus = await client.get(PODS, "b-worker-2", "default")
             (condition,) = surplus["status"]["conditions"]
             assert (condition["type"], condition["reason"]) == ("PodScheduled", "Unschedulable")
-            await until(lambda: _is(phase(client, "b"), "Running"), "b runs")
+            await eventually(lambda: _is(phase(client, "b"), "Running"), "b runs")
 
             async def rests() -> bool:
                 before = await _versions(client)
                 await asyncio.sleep(1)
                 return await _versions(client) == before
 
-            await until(rests, "at rest, the scheduler writes nothing")
+            await eventually(rests, "at rest, the scheduler writes nothing")
             assert await stop(second) == 0
 
 
@@ -250,7 +243,7 @@ async def test_while_pods_cool_it_rests_and_then_looks_again(tmp_path: Path) -> 
         port = int(await running.stderr.readline())
         await install(client, gpus=2)
         await gang(client, "a", 1, 2, cooldown="1h")
-        await until(lambda: _is_bound(client, "a", "0", "1"), "a is bound")
+        await eventually(lambda: _is_bound(client, "a", "0", "1"), "a is bound")
         await _runs(client, "a-worker-1", since=datetime.now(UTC))
         await gang(client, "b", 1, 1)
 
@@ -262,11 +255,13 @@ async def test_while_pods_cool_it_rests_and_then_looks_again(tmp_path: Path) -> 
             assert await _leaving(client) == []
             return before[sessions] == after[sessions]
 
-        await until(rests, "b waits, and nobody looks")
+        await eventually(rests, "b waits, and nobody looks")
         await _runs(
             client, "a-worker-1", since=datetime.now(UTC) - timedelta(minutes=59, seconds=57)
         )
-        await until(lambda: _is_leaving(client, "a-worker-1"), "a's surplus has cooled and leaves")
+        await eventually(
+            lambda: _is_leaving(client, "a-worker-1"), "a's surplus has cooled and leaves"
+        )
         assert await stop(running) == 0
 
 
@@ -275,7 +270,7 @@ async def test_a_write_that_failed_is_tried_again_though_nothing_changes(tmp_pat
         assert running.stderr is not None
         await install(client, gpus=1)
         await gang(client, "a", 1, 1)
-        await until(lambda: _is(phase(client, "a"), "Running"), "a runs")
+        await eventually(lambda: _is(phase(client, "a"), "Running"), "a runs")
         name = "podgroups.scheduling.volcano.sh"
         versions = (await client.get(CRDS, name))["spec"]["versions"]
         status = versions[0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
@@ -287,7 +282,9 @@ async def test_a_write_that_failed_is_tried_again_though_nothing_changes(tmp_pat
             await asyncio.wait_for(failed, PATIENCE)
         status["phase"] = allowed
         await client.patch(CRDS, name, None, {"spec": {"versions": versions}})
-        await until(lambda: _is(phase(client, "a"), "Inqueue"), "the phase is written after all")
+        await eventually(
+            lambda: _is(phase(client, "a"), "Inqueue"), "the phase is written after all"
+        )
         assert await stop(running) == 0
 
 
