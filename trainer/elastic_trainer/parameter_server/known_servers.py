@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids
 from elastic_trainer.embeddings.owner_map import NOBODY
+from elastic_trainer.parameter_server.pull_reply import SERVICE, read_reply
 from elastic_trainer.parameter_server.server_error import ServerError
 from elastic_trainer.parameter_server.wire import OPTIONS, unpack
 from elastic_trainer.proto import parameter_server_pb2 as messages
@@ -201,5 +202,9 @@ class KnownServers:
         if address not in self._stubs:
             channel = grpc.insecure_channel(address, options=OPTIONS)
             self._channels[address] = channel
-            self._stubs[address] = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
+            stub: Any = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
+            stub.Pull = channel.unary_unary(
+                f"/{SERVICE}/Pull", messages.PullRequest.SerializeToString, read_reply
+            )
+            self._stubs[address] = stub
         return self._stubs[address]

@@ -31,9 +31,10 @@ from elastic_trainer.parameter_server.moving import Order, give
 from elastic_trainer.parameter_server.orders import Orders
 from elastic_trainer.parameter_server.page import Page
 from elastic_trainer.parameter_server.placement import LEASE_SECONDS, Server
+from elastic_trainer.parameter_server.pull_reply import SERVICE, PullReply
 from elastic_trainer.parameter_server.reports import observed, read_report, write_report
 from elastic_trainer.parameter_server.stubs import Stubs
-from elastic_trainer.parameter_server.wire import OPTIONS, pack, pack_floats, unpack, unpack_floats
+from elastic_trainer.parameter_server.wire import OPTIONS, pack, unpack, unpack_floats
 from elastic_trainer.parameter_server.writer import Writer
 from elastic_trainer.proto import parameter_server_pb2 as messages
 from elastic_trainer.proto.parameter_server_pb2_grpc import (
@@ -150,10 +151,10 @@ class Service(ParameterServerServicer):
                 request.staleness,
                 time.monotonic(),
             )
-            packed = b"" if rows is None else pack_floats(rows)
-            return messages.PullReply(verdict=verdict.name, rows=packed)
+            told = messages.Verdict.Value(verdict.name)
+            return PullReply(told, b"" if rows is None else rows.numpy())
 
-        later = messages.PullReply(verdict=messages.LATER)
+        later = PullReply(messages.LATER)
         began = time.perf_counter()
         reply = await self._served(context, pulled, later)
         if reply.verdict == messages.DONE:
@@ -491,6 +492,10 @@ class Service(ParameterServerServicer):
             (host, port), self._token, log, options=OPTIONS, most_calls=REQUESTS
         )
         add_ParameterServerServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        pull = grpc.unary_unary_rpc_method_handler(
+            self.Pull, messages.PullRequest.FromString, PullReply.write
+        )
+        server.add_registered_method_handlers(SERVICE, {"Pull": pull})
         await server.start()
         log.info("serving %s:%d as %s", host, port, self._address)
         page = None

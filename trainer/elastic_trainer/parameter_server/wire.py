@@ -56,7 +56,7 @@ def unpack_floats(content: bytes, width: int, dtype: torch.dtype) -> torch.Tenso
     return torch.from_numpy(read_floats(content, width, dtype).copy())
 
 
-def read_floats(content: bytes, width: int, dtype: torch.dtype) -> NDArray[Any]:
+def read_floats(content: bytes | memoryview, width: int, dtype: torch.dtype) -> NDArray[Any]:
     """Return the same memory, to be read alone. Raises ValueError, as `unpack_floats`."""
     kind = np.float32 if dtype == torch.float32 else np.float64
     found = np.frombuffer(content, dtype=kind)
