@@ -160,14 +160,19 @@ class Job:
         }
 
     def until(self, what: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Look until the condition is true; a look at what isn't told yet (LookupError) is not."""
         deadline = time.monotonic() + self.patience
-        while time.monotonic() < deadline:
-            told = self.status()
-            if condition(told):
-                return told
+        while True:
+            told, missing = self.status(), ""
+            try:
+                if condition(told):
+                    return told
+            except LookupError as error:
+                missing = f"; the last look missed {error!r}"
+            if time.monotonic() > deadline:
+                found = f"{told}{missing}\n{self.logs()}"
+                raise AssertionError(f"not within {self.patience} s: {what}; {found}")
             time.sleep(0.05)
-        told = self.status()
-        raise AssertionError(f"not within {self.patience} s: {what}; {told}\n{self.logs()}")
 
     def stepping(self, world: int, after_round: int = 0) -> dict[str, Any]:
         """Waits until a later round of `world` nodes makes steps and its workers are linked."""
