@@ -24,7 +24,7 @@ JOBS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 # Lint beside the tests: mypy takes one core for most of a minute where nothing is cached.
-check: .venv/ready ## before each commit: lint, types and the tests that start no process, in three minutes
+check: .venv/ready ## before each commit: lint, types and the tests that start no process, in two minutes
 	@$(MAKE) --no-print-directory -j 2 lint pure
 
 pure: JOBS = 2
