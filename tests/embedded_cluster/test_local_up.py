@@ -185,7 +185,7 @@ def test_nothing_is_left_after_up_is_killed(start: Any) -> None:
     program.ready()
     program.process.kill()
     program.process.wait(10)
-    program.assert_nothing_left(seconds=10)
+    program.assert_nothing_left(seconds=60)
 
 
 def test_a_used_port_is_a_clear_error(start: Any) -> None:

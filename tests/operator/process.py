@@ -92,7 +92,7 @@ class OperatorProcess:
         if self.process.returncode is None:
             self.process.send_signal(number)
         try:
-            return await asyncio.wait_for(self.process.wait(), 10)
+            return await asyncio.wait_for(self.process.wait(), 60)
         except TimeoutError:
             self.process.kill()
             await self.process.wait()

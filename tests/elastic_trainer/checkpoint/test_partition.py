@@ -28,11 +28,11 @@ def side(folder: Path, name: str, epochs: int) -> Job:
 def there(storage: Storage) -> list[Commit]:
     """Return the commits, of which there are some: one look may find all those removed that it
     listed, while newer ones are written."""
-    for _ in range(100):
+    for _ in range(1200):
         if found := storage.commits():
             return found
         time.sleep(0.05)
-    raise AssertionError("no commit was there in a hundred looks")
+    raise AssertionError("no commit was there for a minute")
 
 
 def test_of_two_sides_with_coordinators_the_later_ones_commits_survive(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_workers_and_the_coordinator_are_killed(endpoint: Coordinator, tmp_path:
                 owner.commit(step)
         owner.commit(step + 1)
         for worker in workers[1:]:
-            worker.join(20)
+            worker.join(60)
             assert worker.exitcode == 0
     finally:
         for worker in workers:

@@ -35,7 +35,7 @@ async def stop(process: asyncio.subprocess.Process, number: int = signal.SIGTERM
     if process.returncode is None:
         process.send_signal(number)
     try:
-        return await asyncio.wait_for(process.wait(), 10)
+        return await asyncio.wait_for(process.wait(), 60)
     except TimeoutError:
         process.kill()
         await process.wait()
