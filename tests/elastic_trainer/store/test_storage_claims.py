@@ -13,6 +13,7 @@ from elastic_trainer.store.errors import (
     OwnershipError,
     SupersededError,
 )
+from elastic_trainer.store.folder import HashedFile
 from elastic_trainer.store.ownership import TRAINING, Job
 from elastic_trainer.store.storage import Storage
 
@@ -178,6 +179,27 @@ class TestClaims:
             commit(first, 1, run=1)
         # Seen by the second, all the same: it was there first.
         assert [one.identity for one in found[0][1].commits] == [(1, 1)]
+
+    def test_who_was_taken_over_from_does_not_try_for_long_to_write_what_was_removed(
+        self, tmp_path: Path
+    ) -> None:
+        first, second = Storage(tmp_path), Storage(tmp_path)
+        training = first.open()
+        first.take_over(0, "first")
+        commit(first, 1, run=1)
+        second.expect(training)
+        tries = []
+
+        def write(file: HashedFile) -> None:
+            tries.append(1)
+            second.take_over(0, "second")
+            commit(second, 2, run=2)  # which tidies up what the first one has begun
+            raise FileNotFoundError(2, "its directory is gone")
+
+        with pytest.raises(SupersededError, match="taken over by run 2"):
+            first.write(step=2, run=1, cursor={}, files={"state.pt": write})
+        assert len(tries) == 1
+        assert [found.identity for found in second.commits()] == [(2, 2), (1, 1)]
 
     @pytest.mark.parametrize("tidies", [False, True])
     def test_a_try_that_comes_late_never_takes_the_place_of_anothers_commit(

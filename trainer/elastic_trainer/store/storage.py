@@ -371,7 +371,7 @@ class Storage(OwnedFolder):
         written = self.begin(step)
         try:
             records = {
-                name: self._attempt(
+                name: self._attempt_to_write(
                     self._refused(step),
                     lambda name=name, writer=writer: self._files.write(f"{written}/{name}", writer),  # type: ignore[misc]
                 )
@@ -394,7 +394,7 @@ class Storage(OwnedFolder):
         """Let what `begin_beside` gave stay; return its name. Raises as `write`."""
         try:
             self._check_claim()
-            place = self._attempt(
+            place = self._attempt_to_write(
                 f"{self.location}/{name} can't be written",
                 lambda: self._files.publish(written, name),
             )
@@ -481,8 +481,8 @@ class Storage(OwnedFolder):
         try:
             self._check_claim()
             commit = Commit(step, run, dict(cursor), dict(files), round_)
-            self._attempt(self._refused(step), lambda: self._write_marker(written, commit))
-            place = self._attempt(
+            self._attempt_to_write(self._refused(step), lambda: self._write_marker(written, commit))
+            place = self._attempt_to_write(
                 self._refused(step), lambda: self._files.publish(written, f"step-{step}")
             )
         except BaseException as error:
@@ -497,6 +497,24 @@ class Storage(OwnedFolder):
     def _write_marker(self, written: str, commit: Commit) -> None:
         content = encode(commit)
         self._files.write(f"{written}/{MARKER}", lambda file: put(file, content))
+
+    def _attempt_to_write(self, what: str, operation: Callable[[], T]) -> T:
+        """Try as `_attempt` does; but what a later run removed no other try brings back.
+
+        Raises:
+            SupersededError: another process has claimed the folder for a later run.
+            UnavailableError: the storage refused for all that time.
+        """
+
+        def write() -> T:
+            try:
+                return operation()
+            except FileNotFoundError:
+                with self.patience(0.0), contextlib.suppress(UnavailableError):
+                    self._check_claim()
+                raise
+
+        return self._attempt(what, write)
 
     def _refused(self, step: int) -> str:
         return f"step {step} can't be committed to {self.location}"
