@@ -14,9 +14,10 @@ import pytest
 from e2e import program, volcano
 from embedded_cluster.cluster import LocalCluster
 from embedded_cluster.conformance.control_plane import ControlPlane
+from tests.patience import eventually
 from volcano_elastic.demo.recorder import Recorder
 from volcano_elastic.demo.training import SAMPLES, SCRIPT, DemoJob, TrainingResult, judge
-from volcano_elastic.kube.client import Client, NotFound
+from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS
 
 _JOB_LABEL = "training.kubeflow.org/job-name"
@@ -102,21 +103,15 @@ class Stage:
     ) -> None:
         """Like `until`, for what the API server has to be asked: what is not there yet, or a
         field that is not written yet, is waited for."""
-        deadline = self.recorder.now() + seconds
-        while True:
-            missing = ""
-            try:
-                if await holds():
-                    return
-            except (LookupError, NotFound) as error:
-                missing = f", as {error!r} was raised"
-            if self.recorder.now() > deadline:
-                pytest.fail(f"{what}: not within {seconds} s{missing}\n{self.story()}")
-            await asyncio.sleep(0.1)
+        try:
+            await eventually(holds, what, seconds=seconds)
+        except AssertionError as error:
+            pytest.fail(f"{error}\n{self.story()}")
 
-    async def wait_for_event(self, reason: str, *words: str, name: str = "") -> str:
-        """Return the message of the first Event with this reason and words, about the object of
-        this name where one is given. It may be written after what it tells of was done."""
+    async def wait_for_events(self, reason: str, *words: str, name: str = "") -> list[str]:
+        """Return the messages of the Events with this reason and words, about the object of this
+        name where one is given, once there is one: it may be written after what it tells of was
+        done."""
         found: list[str] = []
 
         async def told() -> bool:
@@ -127,7 +122,7 @@ class Stage:
             return bool(found)
 
         await self.until_asked(told, f"an Event {reason} says {words or 'anything'}")
-        return found[0]
+        return found
 
     async def steps_on(self, job: DemoJob, seconds: float = PATIENCE) -> None:
         """Waits until the job has made ten more steps than now."""

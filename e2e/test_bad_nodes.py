@@ -80,7 +80,7 @@ async def moves(stage: Stage, job: DemoJob, which: int) -> str:
     assert len(live) == 2 and all(p["spec"]["nodeName"] != node for p in live)
     uids_now = {p["metadata"]["uid"] for p in live}
     assert {p["metadata"]["uid"] for p in before} - uids_now == {gone}, "a healthy pod stays"
-    said = await stage.wait_for_event("LeftNode", f"node {node} is")
+    (said,) = await stage.wait_for_events("LeftNode", f"node {node} is")
     assert "tainted aws-node-termination-handler/spot-itn" in said
     assert not stage.changes or stage.changes[-1].new == 2, "the size stays"
     assert (await client.get(NODES, node, None))["spec"].get("unschedulable") is None

@@ -75,7 +75,7 @@ async def _until_it_advises(stage: Stage, go: Path) -> None:
     job = _job("first", go, **{BRAIN_ANNOTATION: "Recommend"})
     job["spec"]["runPolicy"]["suspend"] = True
     await client.create(PYTORCHJOBS, job)
-    await stage.wait_for_event("ResourcesRecommended")
+    await stage.wait_for_events("ResourcesRecommended")
     found = await client.get(PYTORCHJOBS, "first", "default")
     assert "recommendation" not in (found["status"].get("elastic") or {}), "it is told, no more"
 
@@ -152,7 +152,7 @@ async def test_jobs_are_made_with_what_jobs_like_them_used(
             assert told | {"message": ""} == {**requests, "message": ""}
             why = "p95 of 4 runs by this user with this image, and 15 %; of memory p99 and 40 %"
             assert told["message"] == why
-            said = await stage.wait_for_event("ResourcesApplied")
+            (said,) = await stage.wait_for_events("ResourcesApplied")
             assert said.endswith(f"instead of 1500m CPU, 1Gi: {why}")
 
             policy = {
@@ -287,7 +287,7 @@ async def test_a_kubelet_may_resize_a_pod_or_put_it_off_or_refuse(
                 patch_type="strategic",
             )
         for name, reason, message in told:
-            said = await stage.wait_for_event(f"Resize{reason}")
+            (*_, said) = await stage.wait_for_events(f"Resize{reason}")
             assert said.startswith(f"{name}: ")
             assert said.endswith(f"the kubelet: {message}")
 

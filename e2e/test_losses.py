@@ -94,12 +94,12 @@ async def test_a_lost_node_takes_its_unit_along_until_it_is_back(four_nodes: Sta
     async def trained() -> bool:
         return bool((await ledger())["milliseconds"]["productive_training"] > 0)
 
-    async def started() -> bool:
-        return "podsUntil" in await ledger()
+    async def counted() -> bool:
+        return "podsUntil" in await ledger() and await trained()
 
     # The coordinator is asked each ten seconds: a shorter job than that would have none.
     await stage.until_asked(trained, "the ledger has training")
     await stage.judge_finished(job)
     # What was told last is written as the job ends. (A pod that began within the second in which
     # it got its place adds 0 to its job's startups: Kubernetes tells seconds.)
-    await stage.until_asked(started, "the ledger has pods' startups", 30)
+    await stage.until_asked(counted, "the ledger has training, and pods' startups", 30)

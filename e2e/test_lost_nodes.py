@@ -88,7 +88,7 @@ async def made_anew(stage: Stage, job: DemoJob, index: int, promised: Promised) 
     assert other["metadata"]["uid"] == pods[1 - index]["metadata"]["uid"], "a healthy pod stays"
     anew = await client.get(PODS, f"job-worker-{index}", "default")
     assert anew["spec"]["nodeName"] != node
-    await stage.wait_for_event("NodeLost", node)
+    await stage.wait_for_events("NodeLost", node)
     return node
 
 

@@ -93,7 +93,7 @@ async def coordinators_node_lost(stage: Stage, job: DedicatedJob) -> None:
         assert len(it.starts()) == runs, "workers train on"
         for worker in workers:
             await it.assert_same(worker)
-        await stage.wait_for_event("CoordinatorLost")
+        await stage.wait_for_events("CoordinatorLost")
         await it.judge_finished()
 
 

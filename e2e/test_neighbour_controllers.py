@@ -131,7 +131,7 @@ async def test_a_job_grows_into_kueues_quota_and_gives_it_back_to_who_waits(
         await has(stage, wide, 4)
         await listed(client, "default/job/wide", "kueue/q")
         for reason in ("GrewIntoIdle", "ShrunkForMinimum"):
-            await stage.wait_for_event(reason)
+            await stage.wait_for_events(reason)
         events = (await client.list(EVENTS, "default"))["items"]
         refusals = {"Evicted", "Preempted", "EvictedDueToPreempted", "NotAdmitted"}
         assert not refusals & {event["reason"] for event in events}
@@ -160,4 +160,4 @@ async def test_a_jobset_grows_into_idle_gpus_and_shrinks_for_a_pytorchjob(
         found = await client.get(JOBSETS, "wide", "default")
         assert found["status"].get("restarts", 0) == 0
         for reason in ("GrewIntoIdle", "ShrunkForMinimum"):
-            await stage.wait_for_event(reason)
+            await stage.wait_for_events(reason)

@@ -60,7 +60,7 @@ async def test_a_node_that_the_check_condemns_is_left_out_of_training(three_node
     assert "failed the node check beside workers" in told["excluded"][0]["reason"]
     found = {one["node"]: one["verdict"] for one in told["check"]["nodes"]}
     assert found == dict.fromkeys(names, "proven") | {job.broken: "condemned"}
-    await stage.wait_for_event("NodeExcluded", f"Node {job.broken} is left out of training")
+    await stage.wait_for_events("NodeExcluded", f"Node {job.broken} is left out of training")
     await stage.steps_on(job)
     assert set(stage.worlds(job)) == {2}, "no round had the broken node"
 

@@ -117,7 +117,7 @@ async def test_a_job_grows_into_idle_gpus_and_shrinks_for_a_pytorchjob(
         return len(await running_pods(client, label)) == 2
 
     await stage.until_asked(trains, "the PyTorchJob runs")
-    why = await stage.wait_for_event("ShrunkForMinimum", name=NAME)
+    (why, *_) = await stage.wait_for_events("ShrunkForMinimum", name=NAME)
     assert why.startswith("train needs 2 GPUs to start; render gives back 2 of its 3")
     status = (await client.get(JOBS, NAME, "default"))["status"]
     assert not status.get("failed"), "no pod that left counts as a failure"

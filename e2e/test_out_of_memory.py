@@ -79,7 +79,7 @@ async def test_a_process_gets_as_much_memory_as_it_needs_and_finishes(
         assert job["status"]["elastic"]["memory"] == {"hungry-worker-0": ENOUGH}
         assert not job["status"]["elastic"].get("restarts"), "it cost no restart"
         anew = "ran out of 128Mi of memory, made anew with 256Mi"
-        await stage.wait_for_event("OutOfMemory", anew)
+        await stage.wait_for_events("OutOfMemory", anew)
 
 
 RANK = """\
@@ -128,9 +128,9 @@ async def test_a_pod_whose_rank_the_kernel_killed_gets_more_while_its_agent_goes
         assert found["status"]["elastic"]["memory"] == {"hungry-worker-0": "4000Mi"}
         assert not found["status"]["elastic"].get("restarts"), "it cost no restart"
         anew = "ran out of 2000Mi of memory, made anew with 4000Mi"
-        await stage.wait_for_event("OutOfMemory", anew)
+        await stage.wait_for_events("OutOfMemory", anew)
         # Another may follow, of ranks that were killed as the pod left.
-        await stage.wait_for_event("WorkersFailed", "the kernel killed it")
+        await stage.wait_for_events("WorkersFailed", "the kernel killed it")
         await client.delete(PYTORCHJOBS, "hungry", "default")
 
         async def gone() -> bool:

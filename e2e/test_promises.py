@@ -45,7 +45,7 @@ async def test_a_job_grows_into_idle_gpus_and_shrinks_for_a_newcomer(
     gone = {pod.index for pod in stage.recorder.timeline.of("old") if pod.told_to_leave}
     assert len(gone) == 2 and 0 not in gone, "two surplus workers leave, worker 0 stays"
     for reason in ("GrewIntoIdle", "ShrunkForMinimum"):
-        await stage.wait_for_event(reason, name="old")
+        await stage.wait_for_events(reason, name="old")
     events = await stage.recorder.jobs.client.list(EVENTS)
     assert "Evict" not in {e["reason"] for e in events["items"]}, "the policy acts before Volcano"
     stage.hurry(new)

@@ -73,5 +73,5 @@ async def test_a_worker_that_slows_its_job_down_goes_to_another_node(
     pods = (await client.list(PODS, "default"))["items"]
     assert SLOW not in {p["spec"]["nodeName"] for p in pods}
     for reason in ("StragglerFound", "NodeAvoided"):
-        await stage.wait_for_event(reason, SLOW)
+        await stage.wait_for_events(reason, SLOW)
     await stage.judge_finished(job)

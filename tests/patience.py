@@ -32,4 +32,4 @@ async def eventually(
         if clock() > deadline:
             last = f"; the last look missed {missing!r}" if missing else ""
             raise AssertionError(f"not within {seconds:.0f} s: {what}{last}") from missing
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
