@@ -259,9 +259,12 @@ def dynamic(saw: Record, namespace: str) -> None:
         jobs = api.resources.get(api_version="kubeflow.org/v1", kind="PyTorchJob")
         saw("a kind discovered", lambda: [jobs.name, jobs.namespaced, sorted(jobs.verbs)])
         saw("its subresources", lambda: sorted(jobs.subresources))
-        short = api.resources.get(short_names=["cm"])
+        # Core alone: a search without a prefix asks for every group that was listed, and breaks
+        # off at one of another case's that has been deleted since.
+        in_core = {"prefix": "api", "api_version": "v1"}
+        short = api.resources.get(short_names=["cm"], **in_core)
         saw("by its short name", lambda: [short.kind, short.group_version])
-        saw("an unknown kind", api.resources.get, api_version="v1", kind="Nonsense")
+        saw("an unknown kind", api.resources.get, kind="Nonsense", **in_core)
         where = {"namespace": namespace}
         saw("d: created", jobs.create, body=_job("dynamic"), **where)
         saw("d: read", jobs.get, name="dynamic", **where)
@@ -275,7 +278,7 @@ def dynamic(saw: Record, namespace: str) -> None:
         saw("d: strategic", jobs.patch, body=body, **where)
         saw("d: status", jobs.status.get, name="dynamic", **where)
         saw("d: selected", jobs.get, label_selector="app=w", **where)
-        maps = api.resources.get(api_version="v1", kind="ConfigMap")
+        maps = api.resources.get(kind="ConfigMap", **in_core)
         applied(saw, maps, where)
         newest = jobs.get(**where).metadata.resourceVersion
         jobs.delete(name="dynamic", **where)
