@@ -1,4 +1,5 @@
-# The few things one does with this project. Everything installs itself into .venv first.
+# The few things one does with this project. What each needs installs itself first: Python's into
+# .venv, the rest into build.
 PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= demo-out
