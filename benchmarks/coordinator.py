@@ -139,7 +139,7 @@ class Decisions:
 
 @cache
 def _shared(told: bytes) -> bytes:
-    """What all agents are told is held once."""
+    """Hold what all agents are told once."""
     return told
 
 

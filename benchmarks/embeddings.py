@@ -256,7 +256,7 @@ async def measure_move(rows: int, width: int) -> None:
     waits, holds, frozen, work, asked = [0.0], [0.0], [0.0], [0.0], True
 
     async def ask() -> None:
-        """As requests that come all the time; count what they wait, and how long others are put
+        """Ask all the time, as requests come; count what they wait, and how long others are put
         off."""
         since, worked = 0.0, 0.0
         while asked:

@@ -1,4 +1,4 @@
-"""What the suite runs on, as fixtures: see each one's docstring, and README.md beside this."""
+"""The planes that the suite runs on, as fixtures: see their docstrings, and README.md here."""
 
 from __future__ import annotations
 

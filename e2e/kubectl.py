@@ -40,7 +40,7 @@ class Kubectl:
         return [line.removeprefix("Warning: ") for line in lines if line.startswith("Warning: ")]
 
     async def refused(self, *arguments: str, stdin: dict[str, Any] | None = None) -> str:
-        """What it said on standard error; the test fails if the command succeeded."""
+        """Return what it said on standard error; fail the test if the command succeeded."""
         code, out, err = await self._run(arguments, stdin)
         assert code != 0, f"kubectl {' '.join(arguments)} was expected to fail, and said\n{out}"
         return err

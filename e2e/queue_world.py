@@ -133,7 +133,7 @@ class QueueWorld:
         await self.client.create(PYTORCHJOBS, body)
 
     async def gang(self, name: str, pods: int, *, queue: str = "default") -> None:
-        """Of another controller: a PodGroup and pods that must all run."""
+        """Return another controller's gang: a PodGroup and pods that must all run."""
         group = {
             "apiVersion": PODGROUPS.api_version,
             "kind": "PodGroup",
@@ -150,7 +150,7 @@ class QueueWorld:
         await self.client.delete(PODGROUPS, name, "default")
 
     async def quota(self, gpus: int, used: int) -> None:
-        """Of the namespace; `used` for where nothing counts it."""
+        """Return the namespace's quota; `used` for where nothing counts it."""
         hard, spent = {f"requests.{GPU}": str(gpus)}, {f"requests.{GPU}": str(used)}
         body = {
             "apiVersion": RESOURCEQUOTAS.api_version,
@@ -166,7 +166,7 @@ class QueueWorld:
         await self.client.patch(RESOURCEQUOTAS, "gpus", "default", status, subresource="status")
 
     async def plain_pod(self, name: str) -> None:
-        """Of the default scheduler, outside jobs and gangs."""
+        """Return a pod of the default scheduler, outside jobs and gangs."""
         body = _pod(name, name)
         del body["metadata"]["annotations"]
         body["spec"]["schedulerName"] = "default-scheduler"

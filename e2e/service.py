@@ -94,7 +94,7 @@ class Service:
             await self._client.create(DEPLOYMENTS, {"metadata": meta, "spec": spec})
 
     async def scale(self, replicas: int) -> None:
-        """As `kubectl scale` does."""
+        """Set the number of pods, as `kubectl scale` does."""
         if self._controlled:
             change = {"spec": {"replicas": replicas}}
             await self._client.patch(DEPLOYMENTS, NAME, "default", change, subresource="scale")

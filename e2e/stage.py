@@ -70,7 +70,7 @@ class Stage:
         return file
 
     async def edit(self, job: DemoJob, spec: dict[str, Any]) -> None:
-        """As `kubectl patch` does."""
+        """Change the object, as `kubectl patch` does."""
         client = self.recorder.jobs.client
         await client.patch(PYTORCHJOBS, job.name, "default", {"spec": spec})
 

@@ -81,7 +81,7 @@ async def _until_it_advises(stage: Stage, go: Path) -> None:
 
 
 async def _pods(stage: Stage, name: str) -> list[dict[str, Any]]:
-    """What its two pods ask for, once both run."""
+    """Return what its two pods ask for, once both run."""
     client, found = stage.recorder.jobs.client, list[dict[str, Any]]()
 
     async def both() -> bool:
@@ -241,7 +241,7 @@ async def _once_served(stage: Stage, metrics: dict[str, Any]) -> None:
 
 
 async def _recommend(stage: Stage, job: str, cpu: str, memory: str) -> None:
-    """As Brain does."""
+    """Recommend, as Brain does."""
     roles = {"Worker": {"cpu": cpu, "memory": memory, "message": "for a test"}}
     said = {"time": "2026-01-01T12:00:00Z", "roles": roles}
     body = {"status": {"elastic": {"recommendation": said}}}

@@ -94,7 +94,7 @@ async def test_a_pod_template_is_kept_in_full_and_its_defaults_are_left_to_the_p
 
 
 async def test_a_field_without_a_value_counts_as_absent(kubectl: Kubectl) -> None:
-    """As templates leave them: `elasticPolicy:` and nothing behind it is null."""
+    """Templates leave them so: `elasticPolicy:` and nothing behind it is null."""
     job = copy.deepcopy(_JOB)
     worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
     worker |= {"replicas": None, "restartPolicy": None}

@@ -86,7 +86,7 @@ async def _create(client: Client, kind: Resource, *objects: Object) -> None:
 
 
 async def _install(plane: ControlPlane, folder: Path) -> None:
-    """What an installation leaves in the API server; nobody runs any of it here."""
+    """Create what an installation leaves in the API server; nobody runs any of it here."""
     async with plane.client() as client:
         for name in ("volcano-system", "volcano-elastic-system"):
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}

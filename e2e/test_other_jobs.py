@@ -45,7 +45,7 @@ def pod_spec(container: str, **more: Any) -> Object:
 
 
 def job(mode: str) -> Object:
-    """Of one pod now, and from one to all GPUs; its pods evict nobody."""
+    """Return a job of one pod now, and from one to all GPUs; its pods evict nobody."""
     notes = {"volcano-elastic.io/min-pods": "1", "volcano-elastic.io/max-pods": str(GPUS)}
     template = pod_spec("main", priorityClassName="batch", restartPolicy="Never")
     spec: Object = {"parallelism": 1, "template": {"spec": template}}

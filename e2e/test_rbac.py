@@ -68,7 +68,7 @@ def granted(objects: Iterable[Object]) -> set[Right]:
 
 
 async def used(address: str) -> tuple[set[Right], set[str]]:
-    """What the operator asked for so far, and of it what it was forbidden."""
+    """Return what the operator asked for so far, and of it what it was forbidden."""
     async with aiohttp.ClientSession() as session, session.get(f"{address}/metrics") as answer:
         text = await answer.text()
     rights: set[Right] = set()

@@ -27,7 +27,7 @@ GRACE = 5.0
 
 
 class Training(DemoJob):
-    """Of lower priority, and without a cooldown of its own."""
+    """Training of lower priority, without a cooldown of its own."""
 
     def manifest(self, out: Path) -> dict[str, Any]:
         manifest = super().manifest(out)

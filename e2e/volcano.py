@@ -62,7 +62,7 @@ async def serve_its_kinds(client: Client) -> None:
 def commands(
     plane: ControlPlane, configuration: Path = _CONFIGURATION, *options: str
 ) -> Mapping[str, Sequence[str]]:
-    """What to run, by the name under which LocalCluster knows the scheduler.
+    """Return what to run, by the name under which LocalCluster knows the scheduler.
 
     Args:
         options: for the scheduler, beside what is needed.

@@ -92,7 +92,7 @@ def pod(name: str, labels: Object, **more: Any) -> Object:
 
 
 def pods_of(adapter: Adapter, name: str = "a", count: int = 2, **more: Any) -> list[Object]:
-    """What the kind's controllers make, with the labels that they give."""
+    """Return the pods that the kind's controllers make, with the labels that they give."""
     labels = {"batch.kubernetes.io/job-name": name}
     if adapter is not JOB:
         part = "node" if adapter is TRAINJOB else "workers"

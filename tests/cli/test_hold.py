@@ -60,7 +60,7 @@ def test_what_it_was_before_comes_back() -> None:
 
 
 def made_by_hold(mode: Mode, **spec: Any) -> Object:
-    """As the API server keeps it."""
+    """Return the object as the API server keeps it."""
     made = decide("q", [], mode).create
     assert made is not None
     made["metadata"]["resourceVersion"] = "7"

@@ -150,7 +150,7 @@ def test_a_list_as_kubectl_writes_it_is_all_that_is_in_it(saved: Any, manifest: 
 
 
 def test_a_time_in_yaml_needs_no_quotes(saved: Any, tmp_path: Path) -> None:
-    """What `kubectl get -o yaml` wrote, edited by hand."""
+    """`kubectl get -o yaml` wrote it, and somebody edited it by hand."""
     file = tmp_path / "p.yaml"
     text = yaml.safe_dump(policy("p", mode="Hold"))
     file.write_text(text.replace("name: p", "name: p\n  creationTimestamp: 2026-01-01T00:00:00Z"))

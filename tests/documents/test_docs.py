@@ -1,4 +1,4 @@
-"""What the README.md files and docs/*.md tell people to type works, and what they show is accepted.
+"""Commands that README.md files and docs/*.md show work, and manifests that they show are accepted.
 
 Fenced blocks of `sh`, `yaml` and `python` are run or validated in the order they stand in, in a
 folder of their own that looks like the checkout; a `yaml` block whose first line is `# NAME.yaml`

@@ -21,7 +21,7 @@ from tests.elastic_trainer.torchrun_job import children
 
 
 class Faults:
-    """What can be done to the job, and what is to be undone later."""
+    """Faults that can be done to the job, and those to be undone later."""
 
     def __init__(
         self, job: FaultyJob, chance: random.Random, tell: Callable[[str], None], fixed: bool
@@ -71,7 +71,7 @@ class Faults:
 
     @property
     def lasting(self) -> bool:
-        """Whether any fault is still to be undone."""
+        """Tell whether any fault is still to be undone."""
         return bool(self._later)
 
     def undo_due(self) -> None:

@@ -17,7 +17,7 @@ Steps = Mapping[int, Mapping[int, NDArray[Any]]]
 def history(
     audit: Path, shards: Mapping[str, int] | None = None
 ) -> tuple[dict[int, dict[int, NDArray[Any]]], dict[int, int]]:
-    """Of the final model: each step's samples by rank; and each run's last step that counts."""
+    """Return the final model's steps (samples by rank), and each run's last step that counts."""
     runs = _runs(audit)
     until = _history(runs)
     steps: dict[int, dict[int, NDArray[Any]]] = {}

@@ -178,7 +178,7 @@ class LoopTraining(Training):
         self._ordered = lost is None and bool(round_.fence) and len(staying) > 1
 
     def _lose(self, round_: Round, members: list[_Worker]) -> int | None:
-        """Where a rank was killed, its node goes with it; return that."""
+        """Kill the node, too, where a rank of it was killed; return that."""
         killed = [one for one in members if one.code == -signal.SIGKILL]
         if not killed:
             return None

@@ -14,7 +14,7 @@ from tests.elastic_trainer.store.small_commits import commit
 
 
 def make_run(folder: Path, run: int, parent: int, start: int, steps: int) -> None:
-    """Of an epoch in four steps."""
+    """Return a run of an epoch in four steps."""
     size = SAMPLES // 4
     log = AuditLog(folder / "audit", RunStart(run, 1, 0, 1, start, parent))
     for step in range(start, start + steps):

@@ -61,7 +61,7 @@ def test_the_environment_says_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Unavailable(Exception):
-    """As gRPC's, whose own text has many lines."""
+    """An error like gRPC's, whose own text has many lines."""
 
     def details(self) -> str:
         return "connection refused"

@@ -322,7 +322,7 @@ async def test_an_evicted_pod_that_the_job_needs_comes_back_as_soon_as_it_is_gon
         await s.client.create(PYTORCHJOBS, wanted)
 
         async def running() -> int:
-            """How many pods there were until this one, which runs."""
+            """Return how many pods there were until this one, which runs."""
             pods = (await s.client.list(PODS, "default"))["items"]
             phases = [p["status"].get("phase") for p in pods]
             return len(s.nodes.seen) if phases == ["Running"] else 0

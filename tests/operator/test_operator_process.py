@@ -296,7 +296,7 @@ async def test_logs_for_machines_are_objects_and_hold_no_credential(tmp_path: Pa
 
 
 def without_our_fields(crd: Object) -> Object:
-    """As Kubeflow's own."""
+    """Return it as Kubeflow's own would be."""
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     del schema["status"]["properties"]["elastic"]
     elastic = schema["spec"]["properties"]["elasticPolicy"]["properties"]

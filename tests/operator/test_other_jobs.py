@@ -237,7 +237,7 @@ async def test_a_job_that_has_changed_since_is_planned_anew() -> None:
 
 
 async def test_a_size_that_is_refused_is_told_once_and_not_asked_for_again() -> None:
-    """As the API server refuses a TrainJob's numNodes where the field is immutable."""
+    """The API server refuses a TrainJob's numNodes so where the field is immutable."""
     scene = Scene(TRAINJOB, made(TRAINJOB, size=2))
     scene.server.failing = ApiError(422, "Invalid", "spec.trainer: field is immutable")
     assert await scene.carry_out() == {"team/trainjob/a"}

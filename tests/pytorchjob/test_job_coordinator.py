@@ -210,7 +210,7 @@ def test_a_dedicated_coordinator_that_nobody_would_find_is_refused(
 
 
 class Secrets:
-    """As much of an API server as Tokens needs."""
+    """An API server, as much of it as Tokens needs."""
 
     def __init__(self) -> None:
         self.access = type("Access", (), {"namespace": "system"})()

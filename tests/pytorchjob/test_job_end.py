@@ -62,7 +62,7 @@ def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
 
 
 def test_a_job_that_ended_without_completion_time_is_deleted_after_its_time_to_live_too() -> None:
-    """As Kubeflow's operator leaves one that an exit code below 128 ended."""
+    """Kubeflow's operator leaves one so that an exit code below 128 ended."""
     world = begin(2, runPolicy={"ttlSecondsAfterFinished": 100})
     world.run_all()
     world.finish("a-worker-1")

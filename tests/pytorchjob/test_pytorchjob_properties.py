@@ -1,4 +1,4 @@
-"""Of any JSON that claims to be a PyTorchJob."""
+"""Validation and reconcile bear any JSON that claims to be a PyTorchJob."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _json = st.recursive(
 
 
 def _of(field: shape.Shape, wild: int = 1) -> st.SearchStrategy[Any]:
-    """What the field takes, and in `wild` of ten cases anything."""
+    """Draw what the field takes, and in `wild` of ten cases anything."""
     match field:
         case shape.Integer(least, most):
             right: st.SearchStrategy[Any] = st.integers(max(least, -1), min(most, 6))

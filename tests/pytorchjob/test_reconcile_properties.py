@@ -33,7 +33,7 @@ def pods(*states: str) -> st.SearchStrategy[list[tuple[int, str, bool]]]:
 
 
 def check_step(world: World, actions: list[a.Action]) -> None:
-    """What no single reconcile may do, whatever it found."""
+    """Check what no single reconcile may do, whatever it found."""
     deleted = [x for x in actions if isinstance(x, a.DeletePod)]
     assert all(x.uid == world.pods[x.name]["metadata"]["uid"] for x in deleted)
     at_once = {x.name for x in deleted if x.grace == timedelta(0)}

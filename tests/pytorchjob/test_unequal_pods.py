@@ -81,7 +81,7 @@ def test_the_planner_sees_what_each_pod_asks_for() -> None:
 
 
 def but_for_identity(pod: Object) -> Any:
-    """What two pods of one role must have in common."""
+    """Return what two pods of one role must have in common."""
     meta, spec = pod["metadata"], copy.deepcopy(pod["spec"])
     spec.pop("nodeName", None)
     own = {"VOLCANO_ELASTIC_POD_INDEX", "RANK", "PET_NODE_RANK"}

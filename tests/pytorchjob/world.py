@@ -203,7 +203,7 @@ class World:
         raise AssertionError(f"it does not come to rest: {self.reconcile()}")
 
     def apply(self, actions: Sequence[a.Action], until: a.Stage = a.Stage.TELL) -> None:
-        """As the executor does, killed after the stage `until`."""
+        """Apply actions as the executor does, killed after the stage `until`."""
         for action in sorted(actions, key=lambda x: x.stage):
             if action.stage <= until:
                 self._apply(action)
@@ -327,7 +327,8 @@ class World:
         }
 
     def run_out_of_memory(self, name: str, *, in_place: bool = False) -> None:
-        """As a kubelet tells it; `in_place` where it has started the container again."""
+        """Run a pod out of memory, as a kubelet tells it; `in_place` where it has started the
+        container again."""
         ended = {
             "exitCode": 137,
             "reason": "OOMKilled",

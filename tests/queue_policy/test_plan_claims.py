@@ -172,7 +172,7 @@ def test_what_a_claim_in_vain_would_have_taken_still_helps_a_smaller_one_behind_
 
 
 def test_what_a_whole_unit_leaves_beyond_a_claim_helps_one_before_it_in_the_same_plan() -> None:
-    """Who may not ask that surplus to leave may still use what it leaves."""
+    """A claim that may not ask surplus to leave may still use what it leaves."""
     first = job("first", 1, 1, priority=1, queue="other", created=NOW)
     second = job("second", 1, 1, created=NOW)
     giver = job("giver", 2, 4, 4, node_unit=2)

@@ -116,7 +116,7 @@ def test_order_priority_fills_the_highest_first() -> None:
 
 
 def test_priorities_decide_among_pods_that_ask_for_different_things_after_each_step() -> None:
-    """Who is behind the first of a line may gain more than all others, and waits all the same."""
+    """A job behind the first of a line may gain more than all others, and waits all the same."""
     flat = {k: k**0.6 for k in range(1, 17)}
     first = job("first", 2, 3, speeds=flat, priority=9, gpu_hours=99.0)
     last = job("last", 5, 8, speeds=LINEAR, priority=1)

@@ -96,7 +96,7 @@ def test_a_quota_counts_what_a_limit_range_has_added_to_the_pods() -> None:
 
 
 def test_nobody_gives_to_a_job_that_could_make_no_pods() -> None:
-    """Of two jobs the one that gains most is in a namespace that is full."""
+    """The one of two jobs that gains most is in a namespace that is full."""
     poor = job("poor", 1, 8, 7, gpu_hours=99.0, last_scale=NOW - seconds(600))
     rich = job("rich", 1, 8, 1, key="full/rich", created=NOW, last_scale=NOW - seconds(600))
     mine = (*pods(poor, *["n1"] * 7), *pods(rich, "n1"))

@@ -40,7 +40,7 @@ def leave(
     queues: tuple[Queue, ...] = DEFAULT,
     policies: tuple[QueuePolicy, ...] = (),
 ) -> list[str]:
-    """Who leaves, by bare name, where nodes have so many GPUs."""
+    """Return who leaves, by bare name, where nodes have so many GPUs."""
     listed = [node(name, count) for name, count in nodes.items()]
     seen = replace(world(listed, jobs, *on, queues=queues), policies=policies)
     found = [key for decision in plan(seen, NOW).decisions for key in decision.remove]

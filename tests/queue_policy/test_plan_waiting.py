@@ -140,7 +140,7 @@ ONE_AND_TWO = (pod(A, 1, "n1"), pod(A, 2, "n1"))
 
 
 def test_what_waits_for_long_as_part_of_a_minimum_is_no_surplus() -> None:
-    """Whether the surplus that is young exists yet or not."""
+    """It does so whether the surplus that is young exists yet or not."""
     mine = pods(A, None, None)
     assert late(*mine, size=3) is None
     assert late(*mine, pod(A, 2, None, age=1), size=3) is None

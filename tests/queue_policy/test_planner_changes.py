@@ -238,7 +238,7 @@ CHANGES: list[Callable[[Snapshot, Random, str, datetime], Snapshot]] = [
 
 
 def test_what_waits_in_a_full_cluster_is_told_why_and_starts_in_order_once_there_is_room() -> None:
-    """Of one kind, each is told what the one before it was, until room changes hands."""
+    """Each of one kind is told what the one before it was, until room changes hands."""
     runs = job("runs", 4, 4)
     waiting = [
         job(f"w{i}", 1 + i % 2, 1 + i % 2, created=NOW + timedelta(seconds=i)) for i in range(8)
@@ -283,7 +283,7 @@ def test_a_queue_that_is_too_full_even_without_its_surplus_says_so() -> None:
 
 
 def both(planner: Planner, snapshot: Snapshot) -> Plan:
-    """What the planner says, which is what a new one says."""
+    """Return what the planner says, which is what a new one says."""
     made = planner.plan(snapshot, NOW)
     assert made == plan(snapshot, NOW)
     return made
@@ -299,7 +299,7 @@ def test_a_cluster_whose_nodes_are_all_replaced_again_and_again_is_planned_as_a_
 
 
 def test_a_node_that_comes_is_more_to_guarantee_from() -> None:
-    """Of what all nodes offer, two GPUs are guaranteed to others."""
+    """Two of the GPUs that all nodes offer are guaranteed to others."""
     queues = (Queue("default"), Queue("other", guarantee=gpus(2)))
     one = job("a", 1, 9)
     small = world([node("n1", 4)], [one], pods(one, "n1"), queues=queues)

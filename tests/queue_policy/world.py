@@ -101,9 +101,9 @@ def by_job(made: Plan) -> Mapping[str, Decision]:
 
 
 def applied(snapshot: Snapshot, made: Plan, now: datetime) -> Snapshot:
-    """What the API server holds once the plan is carried out: removed pods are Terminating, missing
-    pods of admitted jobs exist and have no node; and the plan's memory: plan from this each time,
-    or nothing is remembered."""
+    """Return what the API server holds once the plan is carried out: removed pods are Terminating,
+    missing pods of admitted jobs exist and have no node; and the plan's memory: plan from this each
+    time, or nothing is remembered."""
     done = [decision for decision in made.decisions if not decision.dry_run]
     decisions = {decision.job: decision for decision in done}
     removed = {key for decision in done for key in (*decision.remove, *decision.move)}

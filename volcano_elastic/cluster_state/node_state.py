@@ -180,12 +180,12 @@ class NodeState:
 
     @fact
     def _counts(self) -> Mapping[str, tuple[int, int]]:
-        """How many of them there are and their highest index, by job."""
+        """Return how many of them there are and their highest index, by job."""
         return {job: (len(m), max(map(_index, m))) for job, m in self._workers.items()}
 
     @fact
     def _stopped(self) -> tuple[int, int]:
-        """How many pods don't run, and how many are not protected."""
+        """Return how many pods don't run, and how many are not protected."""
         pods = self.pods
         return len(pods) - sum(map(_running, pods)), len(pods) - sum(map(_protected, pods))
 

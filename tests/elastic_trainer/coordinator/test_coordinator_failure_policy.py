@@ -258,7 +258,7 @@ def test_too_few_healthy_nodes_fail_the_job() -> None:
 
 
 def test_an_error_of_one_node_alone_leaves_it_out_and_if_another_has_it_too_fails_the_job() -> None:
-    """As of an export by rank 0: the next rank 0 shows whether it was the node or the script."""
+    """Rank 0's export fails: the next rank 0 shows whether it was the node or the script."""
     job = Job(min_nodes=1, max_nodes=3).running(0, 1, 2)
     fail(job, 0, 7)
     fail(job, 0, 7)

@@ -36,7 +36,7 @@ COLUMNS = ("compute", "waited", "network", "batches", "batch_samples")
 
 
 def score(own: float, others: Sequence[float], negligible: float) -> float:
-    """As defined: by how many of the others' deviations one is above their median."""
+    """Return by how many of the others' deviations one is above their median, as defined."""
     usual = median(others)
     deviation = NORMAL * median(abs(other - usual) for other in others)
     return (own - usual) / max(deviation, NOISE * usual, negligible, 1e-9)

@@ -87,7 +87,7 @@ def test_what_a_batch_draws_is_its_own_in_any_process_and_after_any_restart(
 
 
 def drawn_by(worlds: list[int], *, workers: int = 0, seed: int = 3) -> dict[Any, Any]:
-    """What each sample of each epoch drew, in a training of these worlds, two steps each."""
+    """Return what each sample of each epoch drew, in a training of these worlds, two steps each."""
     found: dict[Any, Any] = {}
     state = None
     for number, world in enumerate(worlds):

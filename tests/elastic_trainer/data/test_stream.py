@@ -84,7 +84,7 @@ def steps(
     most: int | None,
     **given: Any,
 ) -> tuple[list[list[list[Taken]]], dict[str, Any]]:
-    """What each rank took in each of `most` steps of this world, and the state after them."""
+    """Return what each rank took in each of `most` steps of this world, and the state after."""
 
     def body(group: ProcessGroup) -> Any:
         options = {"epochs": 2, "batch_size": 3, "shuffle": 5, **given}

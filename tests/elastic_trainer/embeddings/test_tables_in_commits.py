@@ -194,7 +194,7 @@ def test_save_that_failed_is_followed_by_one_with_all_rows(
 
 
 class _Meeting(ProcessGroup):
-    """Of two ranks, one of which is this process and the other what a test says."""
+    """Two ranks, one of which is this process and the other what a test says."""
 
     def gather(self, value: Any) -> list[Any]:
         return [value, OTHER]

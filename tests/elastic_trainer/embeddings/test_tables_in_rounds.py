@@ -36,7 +36,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def end(folder: Path) -> dict[str, Any]:
-    """What the last round's ranks wrote, their parts of the tables put together."""
+    """Return what the last round's ranks wrote, their parts of the tables put together."""
     first = json.loads((folder / "end-0.json").read_text())
     ranks = [
         json.loads((folder / f"end-{rank}.json").read_text()) for rank in range(first["world"])
@@ -159,6 +159,6 @@ def test_a_newcomer_that_is_killed_while_buckets_move_costs_no_exactness(
 
 
 def went_back(job: Job) -> bool:
-    """Whether a process that lived on did a step anew that it had applied."""
+    """Tell whether a process that lived on did a step anew that it had applied."""
     logs = [path.read_text().split() for path in job.folder.glob("steps-*")]
     return any(int(b) <= int(a) for log in logs for a, b in itertools.pairwise(log))

@@ -54,7 +54,7 @@ def driver(tmp_path: Path) -> Path:
 
 
 def run(tmp_path: Path, driver: Path, **environment: str) -> tuple[str, str]:
-    """What the script found, and its agent's log."""
+    """Return what the script found, and its agent's log."""
     paths = {"LD_LIBRARY_PATH": str(driver), "PYTHONPATH": f"{driver}:{os.getcwd()}"}
     job = Job(tmp_path, SCRIPT, nodes="1")
     try:

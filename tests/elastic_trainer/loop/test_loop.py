@@ -397,7 +397,7 @@ def _service() -> socket.socket:
 
 
 def _ended(end: socket.socket) -> bool:
-    """Whether this process receives from the connection no more, of which nothing has come."""
+    """Tell whether this process receives from the connection no more, of which nothing has come."""
     end.setblocking(False)
     try:
         return end.recv(1) == b""

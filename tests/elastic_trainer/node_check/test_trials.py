@@ -41,7 +41,7 @@ def coordinator(nodes: int, seconds: str) -> Iterator[int]:
 def check(
     nodes: int, *faults: str, seconds: str = str(PATIENCE)
 ) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """What nodes were told, and the coordinator's summary."""
+    """Return what nodes were told, and the coordinator's summary."""
     with coordinator(nodes, seconds) as port:
         members = Path(__file__).with_name("members.py")
         told = subprocess.run(

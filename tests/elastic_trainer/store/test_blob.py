@@ -25,7 +25,7 @@ def back(state: Any) -> Any:
 
 
 def skeleton(*content: Any) -> bytes:
-    """Of a state that is one tensor."""
+    """Return the skeleton of a state that is one tensor."""
 
     class Tensor(pickle.Pickler):
         def persistent_id(self, obj: Any) -> Any:

@@ -63,7 +63,7 @@ def left_behind() -> list[threading.Thread]:
 
 
 def identities(folder: Path) -> list[tuple[int, int]]:
-    """Of commits that verify whole, newest first."""
+    """Return the identities of commits that verify whole, newest first."""
     storage = Storage(folder)
     for found in storage.commits():
         for name in found.files:

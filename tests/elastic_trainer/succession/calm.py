@@ -130,12 +130,12 @@ class Calm:
             self.followers[name] = replace(self.followers[name], voter=agent.voter)
 
     def _hesitates(self, agent: Agent) -> bool:
-        """Whether a new first host waits for others, who may be training or elect another."""
+        """Tell whether a new first host waits for others, who may be training or elect another."""
         new = self.followers[agent.name].hosts_by_right and agent.voter.electorate is None
         return new and self._others_may_train(agent)
 
     def _others_may_train(self, agent: Agent) -> bool:
-        """As agents answer it: some know of a round, and have lost its coordinator."""
+        """Tell what agents answer: some know of a round, and have lost its coordinator."""
         others = (one for one in self._living() if one is not agent)
         standings = [self._standing(one) for one in others]
         return any(one.round and not one.heard for one in standings)
@@ -198,8 +198,8 @@ class Calm:
                 coordinator.feed(Gone(frozenset({member.agent})))
 
     def _may_be_told(self, known: Electorate | None, dead: Agent) -> bool:
-        """Whether a coordinator learns that an elector has died. Of the last one it may: nobody
-        is left whom that one went on with."""
+        """Tell whether a coordinator learns that an elector has died. Of the last one it may:
+        nobody is left whom that one went on with."""
         living = {agent.name for agent in self._living()}
         nobody_left = known is not None and not voters(known).keys() & living
         return nobody_left or self.world.may_prove(known, dead)

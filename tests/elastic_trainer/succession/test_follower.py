@@ -101,7 +101,7 @@ def test_a_coordinator_serves_once_its_own_host_hears_it() -> None:
 
 
 def test_a_newcomer_whose_elected_host_is_gone_deposes_nobody_for_nothing() -> None:
-    """Where none of both knows a round, nobody could elect another in that one's place."""
+    """None of both knows a round, so nobody could elect another in that one's place."""
     new = Follower("d", 1.0).hears_of(standing(3000, "b:1"), 10.0)
     lost = new.judges(None, 14.0)
     assert lost.host_lost

@@ -26,7 +26,7 @@ TOLD = Standing("test", "a", 1000, "127.0.0.1:7", hosts=False, heard=True, round
 
 
 class Agent:
-    """What an agent is told, and answers."""
+    """An agent that keeps what it is told, and answers."""
 
     def __init__(self, told: Standing = TOLD) -> None:
         self.told = told

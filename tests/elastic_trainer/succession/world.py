@@ -323,7 +323,7 @@ class World:
                 self.host(name, 0, None)
 
     def make_anew_and_ask(self, dead: Agent) -> None:
-        """As `make_anew`, once those who lived on have noticed the death; a new first host asks."""
+        """Make it anew once those who lived on have noticed the death; a new first host asks."""
         hosted = [one for one in self.coordinators if one.host == dead.name]
         if any(a.alive and a.stream and a.stream.coordinator in hosted for a in self._all()):
             return
@@ -362,10 +362,10 @@ class World:
         return list(self.agents.values())
 
     def may_prove(self, known: Electorate | None, dead: Agent) -> bool:
-        """Whether somebody with this electorate may count a dead agent out: not if that one went
-        on without it. A proof comes within moments of the death, to those who heard of its host
-        until then; whoever was cut off before must be told by the job's owner, who sees all. So is
-        who has no vote."""
+        """Tell whether somebody with this electorate may count a dead agent out: not if that one
+        went on without it. A proof comes within moments of the death, to those who heard of its
+        host until then; whoever was cut off before must be told by the job's owner, who sees all.
+        So is who has no vote."""
         theirs = dead.voter.electorate
         return known is not None and (theirs is None or not is_newer(theirs, known))
 
@@ -414,8 +414,8 @@ class World:
 
 
 def _hears(agent: Agent) -> bool:
-    """Whether it has a coordinator, as it answers who can reach it. That answers first once it has
-    the Hello, and its end closes the stream."""
+    """Tell whether it has a coordinator, as it answers who can reach it. That answers first once
+    it has the Hello, and its end closes the stream."""
     stream = agent.stream
     if stream is None or not stream.coordinator.alive:
         return False

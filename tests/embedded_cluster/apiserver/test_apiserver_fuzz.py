@@ -160,7 +160,7 @@ def test_nothing_nearly_right_is_the_servers_fault(
 
 
 def _can_be_read(server: _Server, collection: str) -> None:
-    """What was written is listed, as objects and as a table."""
+    """List what was written, as objects and as a table."""
     code, said = server.ask("GET", collection)
     if code == 404 and collection == TOY:
         return  # Its CRD may have been deleted, or its group changed.

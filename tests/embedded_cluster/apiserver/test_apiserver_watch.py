@@ -200,11 +200,11 @@ class SilentWatch:
         self._socket.close()
 
     def is_cut(self) -> bool:
-        """Whether the server has closed its end, as reading alone would show."""
+        """Tell whether the server has closed its end, as reading alone would show."""
         return self._connection not in self._servers_sockets()
 
     def last_version(self) -> str:
-        """Of the last event that can be read whole."""
+        """Return the version of the last event that can be read whole."""
         with contextlib.suppress(ConnectionError):
             while more := self._socket.recv(1 << 20):
                 self._read += more

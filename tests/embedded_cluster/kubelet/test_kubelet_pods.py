@@ -173,7 +173,7 @@ async def test_a_container_says_its_last_words(namespaced: World) -> None:
 
 
 async def test_what_the_machine_cannot_hold_now_is_tried_again_and_told(world: World) -> None:
-    """As on a full disk; root, whom these tests may run as, is refused little else."""
+    """A full disk does so; root, whom these tests may run as, is refused little else."""
     await world.create("p", "no-such-program", restartPolicy="Always")
     pod = await world.until("p", lambda pod: pod.get("status", {}).get("containerStatuses"))
     log = Path(pod["metadata"]["annotations"]["local.volcano-elastic.io/log-dir"], "main.log")

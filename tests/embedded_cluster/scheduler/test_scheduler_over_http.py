@@ -289,7 +289,7 @@ async def test_a_write_that_failed_is_tried_again_though_nothing_changes(tmp_pat
 
 
 async def _runs(client: Client, pod: str, *, since: datetime) -> None:
-    """As a kubelet would say it."""
+    """Say that it runs, as a kubelet would."""
     bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(since)}
     status = {"phase": "Running", "conditions": [bound]}
     await client.patch(PODS, pod, "default", {"status": status}, subresource="status")

@@ -171,7 +171,8 @@ def snapshot(
     queues: Iterable[Mapping[str, Any]],
     evicted: Iterable[str],
 ) -> Snapshot:
-    """What the API server's objects look like; `made` names all pods that have ever been there."""
+    """Return what the API server's objects look like; `made` names all pods that have ever been
+    there."""
     places = dict.fromkeys(made, "gone")
     for pod in pods:
         leaving = pod["metadata"].get("deletionTimestamp")

@@ -89,7 +89,7 @@ class Cluster:
         self.queues[name] = {"metadata": {"name": name}, "spec": spec}
 
     def gang(self, name: str, minimum: int, pods: int | None = None, **how: Any) -> None:
-        """As in volcano_observed.yaml."""
+        """Return a gang as in volcano_observed.yaml."""
         gang = self.gangs[name] = {"name": name, "min": minimum, **how}
         if pods is not None:
             gang["pods"] = pods
@@ -100,7 +100,7 @@ class Cluster:
         self.add_pods(volcano_scenario.pods("default", self.gangs[gang], indexes))
 
     def pod(self, name: str, gpu: int = 0, **spec: Any) -> None:
-        """Of no gang."""
+        """Return a pod of no gang."""
         requests = {"cpu": "1", "memory": "1Gi"} | ({GPU: str(gpu)} if gpu else {})
         containers = [{"resources": {"requests": requests}}]
         self.add_pods(

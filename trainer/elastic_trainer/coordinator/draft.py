@@ -225,12 +225,12 @@ class Draft:
         return sorted(found, key=lambda agent: agent.order)
 
     def count_waiting(self, trait: Trait = Trait.WAITING) -> int:
-        """How many wait whose nodes are not excluded; `trait`: of those with it."""
+        """Return how many wait whose nodes are not excluded; `trait`: of those with it."""
         agents = self.state.agents
         return agents.count(trait) - agents.count_on(self.state.excluded, trait)
 
     def count_ready(self) -> int:
-        """How many wait, but for newcomers that were late a moment ago."""
+        """Return how many wait, but for newcomers that were late a moment ago."""
         return self.count_waiting() - sum(
             agent.waiting and agent.node not in self.state.excluded and self.now < agent.retry_at
             for agent in self.state.agents.retrying()
