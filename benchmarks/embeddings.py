@@ -1,18 +1,18 @@
 """Measures ElasticEmbedding beside torch's EmbeddingBag, and what a change of its holders costs.
 
     python -m benchmarks.embeddings [--rows 1000000] [--width 32] [--batches 20] \\
-      [--only updates|holders|move|servers]
+      [--only updates|holders|move|servers] [--backup]
 
 Forward, backward and update of batches of 65,536 random ids in bags of 16, one thread, in rows (ids
 of a batch) a second of CPU time, each kind in turn for a batch, so that other load meets all alike.
 With fbgemm (torch 2.14, fbgemm-gpu-cpu 1.9) its CPU kernel, too, and with TorchRec (1.9) a plain
 EmbeddingBagCollection, in one process. Then the table is held by two, then three processes, then
 two again, over gloo on loopback: how long ranks stand still, and how many rows move beside the
-fewest that could. Then a parameter server gives half of the table to another in this
-process, without a network between, while it is asked for rows: how long buckets are frozen, and the
-longest that a request of any bucket waits, and how many rows are sent beside the fewest, while
-pushes of Zipf's frequencies change them. Last, pulls and pushes of one and two servers beside a
-static one (served_embeddings.py).
+fewest that could; with --backup a second rank has a copy of each row. Then a parameter server gives
+half of the table to another in this process, without a network between, while it is asked for rows:
+how long buckets are frozen, and the longest that a request of any bucket waits, and how many rows
+are sent beside the fewest, while pushes of Zipf's frequencies change them. Last, pulls and pushes
+of one and two servers beside a static one (served_embeddings.py).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -52,6 +53,7 @@ RATE = 0.01
 FILLED = (1, 1)
 """The state in which each id has its row."""
 Step = Callable[[torch.Tensor], object]
+T = TypeVar("T")
 
 
 def fill(table: Table, ids: np.ndarray) -> None:
@@ -165,10 +167,12 @@ def measure_updates(rows: int, width: int, batches: int) -> None:
         print(f"{name}: {IDS / typical / 1e6:.2f} M rows/s a core, {first / typical:.2f} times")
 
 
-def hold(rank: int, file: str, rows: int, width: int, rounds: tuple[int, ...]) -> None:
+def hold(
+    rank: int, file: str, rows: int, width: int, rounds: tuple[int, ...], backup: bool
+) -> None:
     """Be one of the processes that hold the table; world sizes follow one another."""
     torch.set_num_threads(1)
-    embedding = ElasticEmbedding("table", width, optimizer=Adagrad(lr=RATE))
+    embedding = ElasticEmbedding("table", width, optimizer=Adagrad(lr=RATE), backup=backup)
     tables = SplitTables([embedding])
     ids = np.arange(rows, dtype=np.int64)
     before: OwnerMap | None = None
@@ -182,24 +186,38 @@ def hold(rank: int, file: str, rows: int, width: int, rounds: tuple[int, ...]) -
             rank=rank,
             world_size=max(world, previous),
         )
-        began, worked = time.perf_counter(), time.process_time()
-        state = FILLED if number else NOTHING
-        tables.meet(ProcessGroup.current(), state if rank < previous else NOTHING)
-        tables.level(state, number, Storage(file))
-        if world < previous:
-            tables.hand_over(leaves=rank >= world)
-        dist.barrier()
-        pause, work = time.perf_counter() - began, time.process_time() - worked
-        pauses, works = [pause], [work]
-        while tables.moving:  # between steps, for which there is time here
+        pauses: list[float] = []
+        works: list[float] = []
+
+        def move(part: Callable[[], T], pauses: Any = pauses, works: Any = works) -> T:
+            """Move a part between two steps, for which there is time here."""
             dist.barrier()
             began, worked = time.perf_counter(), time.process_time()
-            tables.move_on()
+            found = part()
             pauses.append(time.perf_counter() - began)
             works.append(time.process_time() - worked)
+            return found
+
+        state = FILLED if number else NOTHING
+
+        def begin(state: Any = state, previous: int = previous, number: int = number) -> None:
+            tables.meet(ProcessGroup.current(), state if rank < previous else NOTHING)
+            tables.level(state, number, Storage(file))
+            dist.barrier()
+
+        move(begin)
+        while tables.moving:
+            move(tables.move_on)
+        if world < previous:
+            leaves = rank >= world
+            while not move(partial(tables.hand_over, leaves)):
+                pass
         every = tables._group.gather(works) if number else []
         if not number:
             fill(embedding.table, ids[embedding.owners.of(buckets(ids)) == rank])
+            if tables._backup is not None:
+                kept = embedding.owners.kept_by(rank)
+                fill(tables._backup.copies[0], ids[np.isin(buckets(ids), kept)])
             tables.push(FILLED)
             tables.apply()
         elif rank == 0 and before is not None:
@@ -324,6 +342,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=20)
     parts = ("updates", "holders", "move", "servers")
     parser.add_argument("--only", choices=parts, help="one part (default: all)")
+    parser.add_argument("--backup", action="store_true", help="holders keep each row twice")
     given = parser.parse_args()
     chosen = (given.only,) if given.only else parts
     torch.set_num_threads(1)
@@ -334,8 +353,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             rounds = (2, 3, 2)
             file = os.path.join(folder, "group")
-            torch.multiprocessing.spawn(  # type: ignore[attr-defined]
-                hold, (file, given.rows, given.width, rounds), nprocs=max(rounds)
+            torch.multiprocessing.spawn(  # type: ignore[attr-defined,no-untyped-call]
+                hold, (file, given.rows, given.width, rounds, given.backup), nprocs=max(rounds)
             )
     if "move" in chosen:
         asyncio.run(measure_move(given.rows, given.width))

@@ -14,6 +14,7 @@ import torch
 from elastic_trainer import ElasticDataset, ElasticLoop
 from elastic_trainer.embeddings import split_tables
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
+from elastic_trainer.embeddings.owner_map import OwnerMap
 from elastic_trainer.embeddings.row_optimizer import Adagrad, Adam
 from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.parameter_server import client
@@ -145,10 +146,20 @@ def die_at(point: str, folder: Path) -> None:
                 die()
             super()._drop(given)
 
-        def move_on(self) -> None:
-            super().move_on()
+        def _move(self, owners: OwnerMap) -> None:
+            super()._move(owners)
             # With some of its buckets here, which nobody else has, and others still to come.
-            if point == "parts" and self._group.rank == 2 and self._held and self._left:
+            if not self._held or not self._left:
+                return
+            leaves = any(self._leaving)
+            newcomer = self._group.world - 1
+            if point == "parts" and not leaves and self._group.rank == newcomer == 2:
+                die()
+            if point == "giver" and not leaves and self._group.rank == 1 and newcomer == 2:
+                die()
+            if point == "leaver" and leaves and self._leaving[self._group.rank]:
+                die()
+            if point == "stayer" and leaves and self._group.rank == 1:
                 die()
 
         def _at_point(self, here: str, step: int) -> None:

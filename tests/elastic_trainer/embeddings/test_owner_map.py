@@ -8,7 +8,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from elastic_trainer.embeddings.hashing import BUCKETS, buckets
-from elastic_trainer.embeddings.owner_map import NOBODY, OwnerMap, assign, in_pieces
+from elastic_trainer.embeddings.owner_map import (
+    NOBODY,
+    OwnerMap,
+    assign,
+    in_pieces,
+    keepers_in,
+    moves,
+    parts_after_a_step,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +71,8 @@ def test_a_holder_that_is_none_is_refused() -> None:
         assign(1, [NOBODY] * BUCKETS, 0)
     with pytest.raises(ValueError, match="expected 1024"):
         OwnerMap(1, (0,))
+    with pytest.raises(ValueError, match="expected 1024"):
+        OwnerMap(1, (0,) * BUCKETS, (0,))
 
 
 def test_ids_in_a_row_fall_evenly_into_buckets() -> None:
@@ -87,3 +97,61 @@ def test_in_pieces_each_bucket_moves_once_and_no_holder_moves_more_at_a_time_tha
         for holder in range(max(n, m)):
             its = [one for one in changed if holder in (a.owners[one], b.owners[one])]
             assert sum(sizes[one] for one in its) <= max(most, 99)
+
+
+@given(st.integers(1, 12), st.integers(1, 4))
+def test_copies_are_on_another_node_where_there_is_one(nodes: int, local_world: int) -> None:
+    ring = range(nodes * local_world)
+    keepers = keepers_in(ring, local_world)
+    assert sorted(keepers.values()) == (sorted(ring) if len(ring) > 1 else [NOBODY])
+    for one, keeper in keepers.items():
+        assert keeper != one
+        assert nodes == 1 or keeper // local_world != one // local_world
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**32), st.booleans(), st.data())
+def test_no_bucket_loses_a_holder_on_the_way_to_another_map(
+    n: int, m: int, seed: int, backup: bool, data: st.DataObject
+) -> None:
+    """Whoever holds what, some copies lost before: each part copies, then drops."""
+    draw = np.random.default_rng(seed)
+    holders = max(n, m)
+    before, after = OwnerMap.even(1, n), assign(2, draw.integers(-1, m, BUCKETS).tolist(), m)
+    if backup:
+        before = before.with_keepers(keepers_in(range(n), 1))
+        lost = draw.random(BUCKETS) < data.draw(st.sampled_from([0, 0.3, 1]))
+        kept = np.where(lost, NOBODY, before.keepers).tolist()
+        before = OwnerMap(1, before.owners, tuple(kept))
+        after = after.with_keepers(keepers_in(data.draw(st.permutations(range(m))), 1))
+    owned = [set(before.held_by(one)) for one in range(holders)]
+    kept_by = [set(before.kept_by(one)) for one in range(holders)]
+    path = [before, *in_pieces(before, after, draw.integers(0, 100, BUCKETS), 500)]
+    for a, b in pairwise(path):
+        parts = [moves(a, b, one, holders) for one in range(holders)]
+        for one, part in enumerate(parts):
+            for other in range(holders):  # what one sends is what the other expects
+                assert part.goes[other] == parts[other].comes[one]
+                assert part.copies_go[other] == parts[other].copies_come[one]
+                assert owned[one].issuperset([*part.goes[other], *part.copies_go[other]])
+        for one, part in enumerate(parts):
+            assert kept_by[one].issuperset(part.promoted)
+            assert owned[one].issuperset(part.demoted)
+            owned[one].update(*part.comes, part.promoted)
+            kept_by[one].update(*part.copies_come, part.demoted)
+        for one, part in enumerate(parts):
+            assert owned[one].issuperset(part.dropped)
+            assert kept_by[one].issuperset(part.copies_dropped)
+            owned[one] -= set(part.dropped)
+            kept_by[one] -= set(part.copies_dropped)
+            assert owned[one] == set(b.held_by(one)) and kept_by[one] == set(b.kept_by(one))
+    assert (path[-1].owners, path[-1].keepers) == (after.owners, after.keepers)
+
+
+@given(st.integers(0, 500), st.floats(0.001, 3), st.floats(0.5, 10))
+def test_all_parts_go_in_the_time_there_is(parts: int, step: float, seconds: float) -> None:
+    now, left = 0.0, parts
+    while left:
+        count = parts_after_a_step(left, step, seconds - now)
+        assert 1 <= count <= left
+        left, now = left - count, now + step
+    assert now <= seconds + step or now <= (1 + parts) * step <= seconds + step

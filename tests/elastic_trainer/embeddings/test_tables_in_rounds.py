@@ -141,20 +141,43 @@ def test_a_holder_that_is_killed_costs_no_exactness_and_with_a_backup_no_step(
     assert_undisturbed(job, tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize(("point", "rounds"), [("join", 0), ("parts", 1)])
-def test_a_newcomer_that_is_killed_while_buckets_move_costs_no_exactness(
-    job: Job, tmp_path: Path, point: str, rounds: int
+@pytest.mark.parametrize(
+    ("point", "backup"),
+    [("join", False), ("parts", False), ("giver", False), ("giver", True)],
+    ids=["newcomer-at-once", "newcomer", "giver", "giver-backup"],
+)
+def test_who_is_killed_while_buckets_go_to_a_newcomer_costs_no_exactness(
+    job: Job, tmp_path: Path, point: str, backup: bool
 ) -> None:
-    """It dies as they move at once, or between two parts, in as many `rounds`."""
-    job.start(0, 1, environment={"DIE_AT": point, **PATIENT})
+    """The newcomer dies as they move at once, or either end between two parts."""
+    environment = {"DIE_AT": point, **PATIENT, **({"BACKUP": "1"} if backup else {})}
+    job.start(0, 1, environment=environment)
     told = job.stepping(2)
-    job.start(2, environment={"DIE_AT": point, **PATIENT})
-    job.until("the newcomer is killed", lambda told: (job.folder / "died").exists())
-    job.stepping(3, after_round=told["round"] + rounds)
+    job.start(2, environment=environment)
+    job.until("one is killed", lambda told: (job.folder / "died").exists())
+    job.stepping(3, after_round=told["round"] + (point != "join"))
     (job.folder / "enough").touch()
     assert [job.wait(index) for index in range(3)] == [0, 0, 0], job.logs()
-    # Between two parts the newcomer holds rows that nobody else has.
-    assert point == "parts" or not went_back(job)
+    # Between two parts each end holds rows that nobody else has, but a backup.
+    assert not (went_back(job) and (backup or point == "join"))
+    assert_undisturbed(job, tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("point", ["leaver", "stayer"])
+def test_who_is_killed_while_a_leaver_gives_its_buckets_costs_no_exactness(
+    job: Job, tmp_path: Path, point: str
+) -> None:
+    environment = {"DIE_AT": point, "BACKUP": "1", **PATIENT}
+    job.start(0, 1, 2, environment=environment)
+    told = job.stepping(3)
+    job.agents[2].send_signal(signal.SIGTERM)
+    job.until("one is killed", lambda told: (job.folder / "died").exists())
+    job.wait(2)
+    job.stepping(2, after_round=told["round"])
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in range(2)] == [0, 0], job.logs()
+    # Who leaves doesn't wait for another round, so with one that stays two are lost.
+    assert point == "stayer" or not went_back(job)
     assert_undisturbed(job, tmp_path / "undisturbed")
 
 

@@ -1,9 +1,11 @@
-"""OwnerMap: which holder has which bucket. Pure; every rank works out the same one."""
+"""OwnerMap: which holder has which bucket, and who keeps its copy. Pure; every rank works out the
+same one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +23,17 @@ class OwnerMap:
     Args:
         version: of the round that it is for; grows with each change.
         owners: by bucket.
+        keepers: by bucket, the holder that has a copy of it; NOBODY where there is none.
     """
 
     version: int
     owners: tuple[int, ...]
+    keepers: tuple[int, ...] = (NOBODY,) * BUCKETS
 
     def __post_init__(self) -> None:
-        if len(self.owners) != BUCKETS:
-            raise ValueError(f"an owner map of {len(self.owners)} buckets: expected {BUCKETS}")
+        for held in (self.owners, self.keepers):
+            if len(held) != BUCKETS:
+                raise ValueError(f"an owner map of {len(held)} buckets: expected {BUCKETS}")
 
     @classmethod
     def even(cls, version: int, holders: int) -> OwnerMap:
@@ -42,6 +47,32 @@ class OwnerMap:
     def held_by(self, holder: int) -> list[int]:
         """Return the holder's buckets."""
         return [bucket for bucket, owner in enumerate(self.owners) if owner == holder]
+
+    def kept_by(self, holder: int) -> list[int]:
+        """Return the buckets of which the holder has a copy."""
+        return [bucket for bucket, keeper in enumerate(self.keepers) if keeper == holder]
+
+    def with_keepers(self, keeper: Mapping[int, int]) -> OwnerMap:
+        """Return the map with a copy of each holder's buckets where `keeper` says."""
+        return replace(self, keepers=tuple(keeper[one] for one in self.owners))
+
+    def places(self, bucket: int) -> set[int]:
+        """Return who has the bucket or a copy of it."""
+        return {self.owners[bucket], self.keepers[bucket]} - {NOBODY}
+
+
+def keepers_in(ring: Sequence[int], local_world: int) -> dict[int, int]:
+    """Return who keeps each holder's copies: the one with its place on the next node, or where
+    there is one node, the next holder; NOBODY for one that is alone.
+
+    Args:
+        ring: the holders, node by node.
+        local_world: how many of them each node has.
+    """
+    if len(ring) == 1:
+        return {ring[0]: NOBODY}
+    distance = local_world if 0 < local_world < len(ring) else 1
+    return {one: ring[(place + distance) % len(ring)] for place, one in enumerate(ring)}
 
 
 def assign(version: int, present: Sequence[int], holders: int) -> OwnerMap:
@@ -96,21 +127,112 @@ def in_pieces(
     Args:
         sizes: by bucket.
     """
-    owners = list(present.owners)
-    left = [one for one in range(BUCKETS) if owners[one] != target.owners[one]]
+    owners, keepers = list(present.owners), list(present.keepers)
+    left = [one for one in range(BUCKETS) if _differ(present, target, one)]
     found = []
     while left:
-        load = [0] * (1 + max(*owners, *target.owners))
+        load: dict[int, int] = {}
         later = []
         for bucket in left:
-            giver, taker = owners[bucket], target.owners[bucket]
-            size = int(sizes[bucket])
-            if max(load[giver], load[taker]) and max(load[giver], load[taker]) + size > most:
+            work = _work(present, target, bucket, int(sizes[bucket]))
+            if any(load.get(one, 0) and load[one] + more > most for one, more in work.items()):
                 later.append(bucket)
                 continue
-            load[giver] += size
-            load[taker] += size
-            owners[bucket] = taker
+            for one, more in work.items():
+                load[one] = load.get(one, 0) + more
+            owners[bucket], keepers[bucket] = target.owners[bucket], target.keepers[bucket]
         left = later
-        found.append(OwnerMap(target.version, tuple(owners)))
+        found.append(OwnerMap(target.version, tuple(owners), tuple(keepers)))
     return found
+
+
+def _differ(before: OwnerMap, after: OwnerMap, bucket: int) -> bool:
+    return (before.owners[bucket], before.keepers[bucket]) != (
+        after.owners[bucket],
+        after.keepers[bucket],
+    )
+
+
+def _work(before: OwnerMap, after: OwnerMap, bucket: int, size: int) -> dict[int, int]:
+    """Return the bytes that each holder gives or takes, or copies within its memory."""
+    new = after.places(bucket) - before.places(bucket)
+    if not new:
+        return dict.fromkeys(before.places(bucket), size)
+    return {before.owners[bucket]: size * len(new), **dict.fromkeys(new, size)}
+
+
+@dataclass(frozen=True)
+class Moves:
+    """A holder's part in the way from one map to another. It copies first, and when all have, it
+    drops: so at each moment a bucket has as many holders as in one of the maps, at least."""
+
+    goes: list[list[int]]
+    """By holder, the buckets that it is given from here, as their owner."""
+    comes: list[list[int]]
+    """By holder, those that it gives to this one."""
+    copies_go: list[list[int]]
+    """As `goes`, for the holder to have a copy."""
+    copies_come: list[list[int]]
+    promoted: list[int]
+    """Buckets of which a copy is here, whose owner this becomes."""
+    demoted: list[int]
+    """Buckets owned here, of which this becomes the keeper."""
+    dropped: list[int]
+    """Buckets owned here no longer."""
+    copies_dropped: list[int]
+
+
+def moves(before: OwnerMap, after: OwnerMap, holder: int, holders: int) -> Moves:
+    """Return the part that `holder`, one of so many, has in the way from one map to another."""
+    goes, comes, copies_go, copies_come = (_nothing(holders) for _ in range(4))
+    found = Moves(goes, comes, copies_go, copies_come, [], [], [], [])
+    for bucket in range(BUCKETS):
+        owner, keeper = before.owners[bucket], before.keepers[bucket]
+        next_owner, next_keeper = after.owners[bucket], after.keepers[bucket]
+        if next_owner != owner:
+            if owner == holder:
+                found.dropped.append(bucket)
+            if next_owner == keeper:
+                if keeper == holder:
+                    found.promoted.append(bucket)
+            else:
+                _between(owner, next_owner, bucket, holder, found.goes, found.comes)
+        if next_keeper != keeper:
+            if keeper == holder:
+                found.copies_dropped.append(bucket)
+            if next_keeper == owner:
+                if owner == holder:
+                    found.demoted.append(bucket)
+            elif next_keeper != NOBODY:
+                _between(owner, next_keeper, bucket, holder, found.copies_go, found.copies_come)
+    return found
+
+
+def _nothing(holders: int) -> list[list[int]]:
+    return [[] for _ in range(holders)]
+
+
+def _between(
+    giver: int,
+    taker: int,
+    bucket: int,
+    holder: int,
+    goes: list[list[int]],
+    comes: list[list[int]],
+) -> None:
+    if giver == holder:
+        goes[taker].append(bucket)
+    if taker == holder:
+        comes[giver].append(bucket)
+
+
+def parts_after_a_step(left: int, step_seconds: float, seconds: float) -> int:
+    """Return how many of the parts that are left to move after a step, so that all have moved in so
+    many seconds; one at least.
+
+    Args:
+        step_seconds: what the last step took.
+    """
+    if seconds <= step_seconds:
+        return left
+    return max(1, math.ceil(left * step_seconds / seconds))

@@ -4,8 +4,9 @@ A step's gradients reach their holders before anybody applies it: a rank that pa
 `push` knows that all others have received theirs. So of survivors that stand on both sides of a
 step, those behind apply what they received, and all stand where the most advanced one does.
 
-Buckets move likewise: received ones are held before the barrier, given ones are dropped behind it.
-Where it breaks some buckets are held twice, in the same state, and none is held by nobody.
+Buckets move likewise, some megabytes of them between two steps: received ones are held before the
+barrier, given ones are dropped behind it. Where it breaks some buckets are held twice, in the same
+state, and none is held by nobody.
 
 A holder that is lost takes its buckets with it: their backup's copies go on (backup.py), which has
 received and applied the same steps. Where there is none all ranks go back to the newest commit.
@@ -14,6 +15,7 @@ received and applied the same steps. Where there is none all ranks go back to th
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -26,7 +28,15 @@ from elastic_trainer.embeddings.bucket_exchange import swap_buckets
 from elastic_trainer.embeddings.changed_ids import ChangedIds
 from elastic_trainer.embeddings.exchange import Update
 from elastic_trainer.embeddings.hashing import BUCKETS, buckets
-from elastic_trainer.embeddings.owner_map import NOBODY, OwnerMap, assign, in_pieces
+from elastic_trainer.embeddings.owner_map import (
+    NOBODY,
+    OwnerMap,
+    assign,
+    in_pieces,
+    keepers_in,
+    moves,
+    parts_after_a_step,
+)
 from elastic_trainer.embeddings.split_table import SplitTable
 from elastic_trainer.embeddings.table import Table
 from elastic_trainer.embeddings.table_files import Part, read_tables, write_tables
@@ -38,6 +48,8 @@ MOST_CHANGES = 8
 """Saves of what changed that follow one with all rows."""
 PIECE_BYTES = 8 << 20
 """Bytes of buckets that a rank gives or takes between two steps."""
+LEAVE_SECONDS = 5.0
+"""In which ranks that leave give their buckets away, while training goes on."""
 
 
 class SplitTables:
@@ -84,6 +96,8 @@ class SplitTables:
         """The newest live state that any rank had when they met."""
         self._present: list[int] = []
         """By bucket, who had it in that state; NOBODY where a holder is gone."""
+        self._copied: list[int] = []
+        """By bucket, who else had a copy of it; NOBODY where that one is gone."""
         self._files: dict[str, Any] = {}
         """The parts of the commit that was saved or restored last."""
         self._changed: list[ChangedIds] = []
@@ -92,6 +106,12 @@ class SplitTables:
         """Identity of the save that has all rows."""
         self._left: list[OwnerMap] = []
         """Buckets that are still to be moved, as who holds what after each part of them."""
+        self._leaving: tuple[bool, ...] = ()
+        """By rank, who leaves, once that is known."""
+        self._gone_by = 0.0
+        """When those are to have given all away."""
+        self._stepped_since = 0.0
+        """When they gave something last."""
 
     # ---- a loop of one's own
 
@@ -118,7 +138,9 @@ class SplitTables:
 
     def push(self, identity: Identity) -> None:
         updates = [one.push() for one in self._embeddings]
-        copied = self._backup.copied(updates) if self._backup is not None else []
+        copied = []
+        if self._backup is not None:
+            copied = self._backup.copied(updates, self._embeddings[0].owners, self._group)
         self._pending = identity, updates, copied
         if self._group.world > 1:
             self._group.barrier()
@@ -144,24 +166,31 @@ class SplitTables:
         copies = self._backup.held if self._backup is not None else ()
         said = group.gather((live, self._identity, received, sorted(self._held), sorted(copies)))
         self._newest = max(one for one, *_ in said)
-        self._present = [NOBODY] * BUCKETS
-        for place in (3, 4):  # copies where there is no holder
-            for rank, one in enumerate(said):
-                if self._newest != NOTHING and self._newest in one[1:3]:
-                    for bucket in one[place]:
-                        if self._present[bucket] == NOBODY:
-                            self._present[bucket] = rank
+        self._present, self._copied = [NOBODY] * BUCKETS, [NOBODY] * BUCKETS
+        there = [
+            (rank, one[3], one[4])
+            for rank, one in enumerate(said)
+            if self._newest != NOTHING and self._newest in one[1:3]
+        ]
+        for rank, mine, _ in there:
+            _fill(self._present, mine, rank)
+        for rank, _, kept in there:  # copies where there is no holder
+            _fill(self._present, kept, rank)
+        for rank, _, kept in there:
+            _fill(self._copied, [one for one in kept if self._present[one] != rank], rank)
         return NOBODY not in self._present
 
     def level(self, identity: Identity, version: int, storage: Storage) -> None:
         self._save_all_next()  # buckets may come to be another's
-        self._left = []
+        self._left, self._leaving = [], ()
         if identity == self._newest and NOBODY not in self._present:
             self._catch_up(identity)
-            mine = {one for one, rank in enumerate(self._present) if rank == self._group.rank}
+            present = OwnerMap(version, tuple(self._present), tuple(self._copied))
+            mine = set(present.held_by(self._group.rank))
             self._take_copies(mine - self._held)
             self._drop(self._held - mine)
-            self._begin_moving(version)
+            self._keep_only(present)
+            self._begin_moving(present)
         elif identity != NOTHING:
             self._load(version, storage)
         elif self._newest == NOTHING:
@@ -173,20 +202,32 @@ class SplitTables:
             )
         self._identity, self._pending = identity, None
         if self._backup is not None:
-            local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-            self._backup.renew(self._group, self._embeddings[0].owners.owners, local_world)
+            self._backup.keep_step()
 
-    def hand_over(self, leaves: bool) -> None:
-        leaving = self._group.gather(leaves)
-        if not any(leaving) or all(leaving) or self._group.world == 1:
-            return
-        self._left = []
-        stays = [rank for rank, one in enumerate(leaving) if not one]
+    def hand_over(self, leaves: bool) -> bool:
+        now = time.monotonic()
+        parts = parts_after_a_step(len(self._left), now - self._stepped_since, self._gone_by - now)
+        said = self._group.gather((leaves, parts))
+        leaving = tuple(one for one, _ in said)
+        if not any(leaving) or all(leaving):
+            return True
+        parts = max(parts for _, parts in said)
+        if leaving != self._leaving:
+            self._leaving, self._gone_by, parts = leaving, now + LEAVE_SECONDS, 1
+            self._left = self._without([rank for rank, one in enumerate(leaving) if not one])
+        for _ in range(parts):
+            self.move_on()
+        self._stepped_since = time.monotonic()
+        return not self._left
+
+    def _without(self, stays: Sequence[int]) -> list[OwnerMap]:
+        """Return the way to where these ranks have all."""
         number = {rank: place for place, rank in enumerate(stays)}
         owners = self._embeddings[0].owners
         present = [number.get(owner, NOBODY) for owner in owners.owners]
         target = assign(owners.version + 1, present, len(stays))
-        self._move(OwnerMap(target.version, tuple(stays[one] for one in target.owners)))
+        target = OwnerMap(target.version, tuple(stays[one] for one in target.owners))
+        return self._pieces(owners, self._with_keepers(target, stays))
 
     def _catch_up(self, identity: Identity) -> None:
         """Come to this state, if it isn't this rank's already."""
@@ -213,6 +254,11 @@ class SplitTables:
         if self._backup is not None:
             self._backup.clear()
 
+    def _keep_only(self, present: OwnerMap) -> None:
+        """Keep the copies of this map, and no others that were on their way."""
+        if self._backup is not None:
+            self._backup.drop(self._backup.held - set(present.kept_by(self._group.rank)))
+
     def _drop(self, given: set[int]) -> None:
         if not given:
             return
@@ -227,28 +273,43 @@ class SplitTables:
 
     def _start_empty(self, version: int) -> None:
         self._hold_nothing()
-        self._set_owners(OwnerMap.even(version, self._group.world))
+        world = self._group.world
+        owners = self._with_keepers(OwnerMap.even(version, world), range(world))
+        self._set_owners(owners)
+        if self._backup is not None:
+            self._backup.held = set(owners.kept_by(self._group.rank))
 
-    def _begin_moving(self, version: int) -> None:
+    def _with_keepers(self, owners: OwnerMap, ring: Sequence[int]) -> OwnerMap:
+        """Return the map with a copy of each bucket at another one of these ranks, if there are to
+        be copies."""
+        if self._backup is None:
+            return owners
+        return owners.with_keepers(keepers_in(ring, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+    def _begin_moving(self, present: OwnerMap) -> None:
         """Let the round begin with buckets where they are, and move them between its steps; at once
-        where that takes no longer than a step may, or where each has a second holder."""
-        present = OwnerMap(version, tuple(self._present))
-        target = assign(version, self._present, self._group.world)
-        tables = [one.table for one in self._embeddings]
+        where that takes no longer than a step may."""
+        self._set_owners(present)
+        target = assign(present.version, present.owners, self._group.world)
+        self._count_alike()
+        self._left = self._pieces(present, self._with_keepers(target, range(self._group.world)))
+        if len(self._left) <= 1:
+            self.move_on()
+
+    def _count_alike(self) -> None:
+        """Have all ranks' tables count steps as those of the newest state."""
+        steps = self._group.gather([one.table.step for one in self._embeddings])
+        for one, step in zip(self._embeddings, np.max(steps, axis=0), strict=True):
+            one.table.step = int(step)
+
+    def _pieces(self, present: OwnerMap, target: OwnerMap) -> list[OwnerMap]:
+        """Return the way from one map to another, in parts that take no longer than a step may."""
         nbytes = sum(
-            (rows.counts * rows.row_bytes for one in tables for rows in one.stores),
+            (rows.counts * rows.row_bytes for one in self._embeddings for rows in one.table.stores),
             np.zeros(BUCKETS, dtype=np.int64),
         )
-        said = self._group.gather(([one.step for one in tables], nbytes))
-        for one, step in zip(tables, np.max([steps for steps, _ in said], axis=0), strict=True):
-            one.step = int(step)
-        sizes = np.sum([sizes for _, sizes in said], axis=0)
-        pieces = in_pieces(present, target, sizes, PIECE_BYTES)
-        self._set_owners(present)
-        if self._backup is not None or len(pieces) <= 1:
-            self._move(target)
-        else:
-            self._left = pieces
+        sizes = np.sum(self._group.gather(nbytes), axis=0)
+        return in_pieces(present, target, sizes, PIECE_BYTES)
 
     @property
     def moving(self) -> bool:
@@ -262,22 +323,24 @@ class SplitTables:
         self._move(self._left.pop(0))
 
     def _move(self, owners: OwnerMap) -> None:
-        """Give each bucket that is held here to its owner, and take what others give."""
-        if owners.owners == self._embeddings[0].owners.owners or self._group.world == 1:
-            self._set_owners(owners)
-            return
-        goes: list[list[int]] = [[] for _ in range(self._group.world)]
-        comes: list[list[int]] = [[] for _ in range(self._group.world)]
-        before = self._embeddings[0].owners
-        for bucket, (giver, taker) in enumerate(zip(before.owners, owners.owners, strict=True)):
-            if giver != taker == self._group.rank:
-                comes[giver].append(bucket)
-            if taker != giver == self._group.rank:
-                goes[taker].append(bucket)
-        swap_buckets([(one.table, one.table) for one in self._embeddings], goes, comes)
-        self._held |= set().union(*comes)
-        self._group.barrier()
-        self._drop(set().union(*goes))
+        """Go on to this map: give what is held here to who has it then, and take what others
+        give."""
+        mine = moves(self._embeddings[0].owners, owners, self._group.rank, self._group.world)
+        tables = [one.table for one in self._embeddings]
+        backup = self._backup
+        if self._group.world > 1:
+            swap_buckets(list(zip(tables, tables, strict=True)), mine.goes, mine.comes)
+            self._held |= set().union(*mine.comes)
+            if backup is not None:
+                copies = list(zip(tables, backup.copies, strict=True))
+                swap_buckets(copies, mine.copies_go, mine.copies_come)
+                backup.held |= set().union(*mine.copies_come)
+                backup.take(mine.demoted)
+            self._take_copies(set(mine.promoted))
+            self._group.barrier()
+        if backup is not None:
+            backup.drop(mine.copies_dropped)
+        self._drop(set(mine.dropped))
         self._set_owners(owners)
 
     # ---- commits
@@ -335,7 +398,14 @@ class SplitTables:
         for parts in read_tables(storage, self._files, expected):
             for one in self._embeddings:
                 _read(one.table, parts[one.name], mine)
-        self._set_owners(owners)
+        self._begin_moving(owners)  # copies
+
+
+def _fill(places: list[int], with_: Sequence[int], rank: int) -> None:
+    """Put this rank into these places, where there is nobody yet."""
+    for bucket in with_:
+        if places[bucket] == NOBODY:
+            places[bucket] = rank
 
 
 def _part(table: Table, ids: torch.Tensor | None) -> Part:

@@ -499,6 +499,11 @@ class ElasticLoop:
             return False
         if order is Order.ABORTED:
             return True
+        if not self._attempt(partial(self._hand_over, order is Order.LEAVE)):
+            return True
+        if not self._handed_over:  # the rest goes after the next steps
+            self._feed.passed(self._identity)
+            return False
         checkpointer.settle()
         if self._make is not None:
             wanted, stays = self.link.commit_wanted, self.link.memory_stays
@@ -509,8 +514,6 @@ class ElasticLoop:
         elif self.link.commit_wanted and not self._attempt(
             partial(checkpointer.commit, stored=True)
         ):
-            return True
-        if not self._attempt(partial(self._hand_over, order is Order.LEAVE)):
             return True
         self._feed.sync(self._identity, broken=False)
         if order is Order.LEAVE:
@@ -524,8 +527,8 @@ class ElasticLoop:
             part.move_on()
 
     def _hand_over(self, leaves: bool) -> None:
-        for part in self._split:
-            part.hand_over(leaves)
+        done = [part.hand_over(leaves) for part in self._split]
+        self._handed_over = all(done)
 
     def _save_split(self, identity: Identity) -> None:
         for part in self._split:

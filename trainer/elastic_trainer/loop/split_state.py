@@ -21,8 +21,8 @@ class SplitState(Protocol):
 
     A round: `meet` tells whether the newest state is still whole; when the replicated state is
     there, `level` gives each rank its part of the split one; `move_on`, after each step, what it
-    left for later. `hand_over` and `save`: before ranks leave, and before the replicated state is
-    saved, which has `state_dict` in it.
+    left for later. `hand_over`, after steps that ranks may leave behind, until it has given all;
+    `save`, before the replicated state is saved, which has `state_dict` in it.
     """
 
     name: str
@@ -57,8 +57,9 @@ class SplitState(Protocol):
     def move_on(self) -> None:
         """Move a bit of what `level` has left where it was. On all ranks, between steps."""
 
-    def hand_over(self, leaves: bool) -> None:
-        """Before some ranks leave: give their parts to the others. On all ranks, between steps."""
+    def hand_over(self, leaves: bool) -> bool:
+        """Before some ranks leave: give a bit of their parts to the others, within seconds all.
+        Tell whether that is done. On all ranks, between steps."""
 
     def save(self, storage: Storage, identity: Identity) -> None:
         """Bring all parts to storage. On all ranks. Raises StorageError, the same on all."""

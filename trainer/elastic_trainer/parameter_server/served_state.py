@@ -119,8 +119,9 @@ class ServedState:
     def move_on(self) -> None:
         """Do nothing: the servers have all."""
 
-    def hand_over(self, leaves: bool) -> None:
+    def hand_over(self, leaves: bool) -> bool:
         """Do nothing: the servers have all."""
+        return True
 
     # ---- commits
 
