@@ -171,7 +171,7 @@ class Moves:
     comes: list[list[int]]
     """By holder, those that it gives to this one."""
     copies_go: list[list[int]]
-    """As `goes`, for the holder to have a copy."""
+    """Likewise, for the holder to have a copy."""
     copies_come: list[list[int]]
     promoted: list[int]
     """Buckets of which a copy is here, whose owner this becomes."""
