@@ -6,7 +6,7 @@ import asyncio
 import re
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from e2e.kubectl import Kubectl
-from e2e.stage import PATIENCE
 from e2e.test_doctor import doctor
 from embedded_cluster.component import Component
 from embedded_cluster.conformance.control_plane import ROOT, ControlPlane, EmbeddedControlPlane
+from tests.patience import eventually
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.resource import (
     EVENTS,
@@ -41,15 +41,6 @@ def job(name: str, elastic: Object | None = None, **spec: Any) -> Object:
         "metadata": {"name": name, "namespace": "default"},
         "spec": worker | ({} if elastic is None else {"elasticPolicy": elastic}) | spec,
     }
-
-
-async def eventually(holds: Callable[[], Awaitable[Any]], what: str) -> Any:
-    deadline = asyncio.get_running_loop().time() + PATIENCE
-    while not (found := await holds()):
-        if asyncio.get_running_loop().time() > deadline:
-            pytest.fail(f"not within {PATIENCE:.0f} s: {what}")
-        await asyncio.sleep(0.1)
-    return found
 
 
 @dataclass

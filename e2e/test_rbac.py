@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from e2e.stage import PATIENCE
 from embedded_cluster.conformance.control_plane import ROOT, ControlPlane
 from embedded_cluster.readiness import HOST, free_port, is_ready
+from tests.patience import eventually
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
 from volcano_elastic.kube.resource import (
     NAMESPACES,
@@ -108,17 +109,6 @@ async def operator(kubeconfig: Path, log: Path) -> AsyncIterator[str]:
         await asyncio.wait_for(process.wait(), 120)
 
 
-async def until(holds: Callable[[], Awaitable[Any]], what: str) -> None:
-    deadline = asyncio.get_running_loop().time() + PATIENCE
-    while True:
-        with contextlib.suppress(NotFound):
-            if await holds():
-                return
-        if asyncio.get_running_loop().time() > deadline:
-            pytest.fail(f"{what}: not within {PATIENCE:.0f} s")
-        await asyncio.sleep(0.1)
-
-
 def job(name: str, replicas: int = 1, elastic: Object | None = None, **policy: Any) -> Object:
     container = {
         "name": "pytorch",
@@ -177,7 +167,7 @@ class World:
         async def holds() -> bool:
             return await self.pods(name) == count
 
-        await until(holds, f"{name} has {count} pods")
+        await eventually(holds, f"{name} has {count} pods")
 
     async def gone(self, kind: Resource, name: str) -> None:
         async def holds() -> bool:
@@ -187,7 +177,7 @@ class World:
                 return True
             return False
 
-        await until(holds, f"{kind.kind} {name} goes")
+        await eventually(holds, f"{kind.kind} {name} goes")
 
 
 async def live(world: World) -> None:
@@ -235,7 +225,7 @@ async def live(world: World) -> None:
         found = await client.get(AUTOSCALERS, "taken", "default")
         return bool(found["spec"]["maxReplicas"] == 3)
 
-    await until(raised, "the autoscaler follows")
+    await eventually(raised, "the autoscaler follows")
     suspend = {"spec": {"runPolicy": {"suspend": True}}}
     await client.patch(PYTORCHJOBS, "taken", "default", suspend)
     await world.gone(AUTOSCALERS, "taken")
@@ -255,7 +245,7 @@ async def live(world: World) -> None:
         found = await client.get(PODGROUPS, "grows", "default")
         return bool(found["spec"]["minMember"] == 2)
 
-    await until(guaranteed, "the PodGroup follows")
+    await eventually(guaranteed, "the PodGroup follows")
     # Pods that run are resized.
     own = job("resized")
     own["metadata"]["annotations"] = {"volcano-elastic.io/brain": "Live"}
@@ -269,7 +259,7 @@ async def live(world: World) -> None:
         found = await client.get(PODS, "resized-worker-0", "default")
         return bool(found["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "2m")
 
-    await until(resized, "its pod is resized")
+    await eventually(resized, "its pod is resized")
     # One that ends, and goes.
     await client.create(PYTORCHJOBS, job("done", ttlSecondsAfterFinished=1, cleanPodPolicy="All"))
     await world.gone(PYTORCHJOBS, "done")
@@ -278,7 +268,7 @@ async def live(world: World) -> None:
     async def kept() -> bool:
         return bool((await client.get(SECRETS, "volcano-elastic-webhook", SYSTEM))["data"])
 
-    await until(kept, "the webhooks' certificates are kept")
+    await eventually(kept, "the webhooks' certificates are kept")
     await client.patch(
         SECRETS, "volcano-elastic-webhook", SYSTEM, {"data": {"tls.crt": "bm9uZQ=="}}
     )
@@ -344,8 +334,8 @@ async def test_the_rules_are_what_the_operator_asks_for_no_less_and_no_more(
                 async def complete() -> bool:
                     return (await used(address))[0] >= expected
 
-                with contextlib.suppress(pytest.fail.Exception):
-                    await until(complete, "every right is used")
+                with contextlib.suppress(AssertionError):
+                    await eventually(complete, "every right is used")
                 rights, forbidden = await used(address)
         finally:
             playing.cancel()
