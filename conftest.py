@@ -59,6 +59,8 @@ _GROUPS = {"embedded_cluster/conformance/": "conformance"}
 _ALONE = "e2e/test_sdk.py"
 # The fixture of tests/embedded_cluster/apiserver: one API server for a whole run.
 _PROCESS_FIXTURES = {"process"}
+# The part of the pure tests that runs between the others.
+_SPREAD = 0.8
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -78,20 +80,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             group = next((groups[one] for one in groups if file.startswith(one)), file)
             item.add_marker(pytest.mark.xdist_group(group))
     if hasattr(config, "workerinput"):
-        items.sort(key=_turn)
+        items[:] = _in_turn(items)
 
 
-def _turn(item: pytest.Item) -> int:
-    """Return when a worker of pytest-xdist takes the test, lowest first.
+def _in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests in the order in which workers of pytest-xdist take them.
 
-    Files that start processes take up to minutes, mostly waiting; the pure tests' many moments fill
-    what they leave, and no worker is left with a long file at the end.
+    Files that start processes take up to minutes, mostly waiting; pure tests take moments of a
+    whole core. So these are spread between those, for one to compute while others wait. Some of
+    them come last, so that no worker is left with a long file.
     """
-    if item.get_closest_marker("xdist_group") is None:
-        return 2
-    if item.path == item.config.rootpath / _ALONE:
-        return 3
-    return int(item.path.is_relative_to(item.config.rootpath / "tests"))
+    files: dict[str, list[pytest.Item]] = {}
+    pure: list[pytest.Item] = []
+    alone: list[pytest.Item] = []
+    # Files of the end-to-end suite are the longest.
+    for item in sorted(
+        items, key=lambda item: item.path.is_relative_to(item.config.rootpath / "tests")
+    ):
+        group = item.get_closest_marker("xdist_group")
+        if group is None:
+            pure.append(item)
+        elif item.path == item.config.rootpath / _ALONE:
+            alone.append(item)
+        else:
+            files.setdefault(group.args[0], []).append(item)
+    spread = int(len(pure) * _SPREAD)
+    ends = [spread * number // len(files) for number in range(1, len(files) + 1)]
+    taken, begun = [], 0
+    for file, end in zip(files.values(), ends, strict=True):
+        taken += file + pure[begun:end]
+        begun = end
+    return taken + pure[begun:] + alone
 
 
 @pytest.fixture(autouse=True)
