@@ -207,7 +207,7 @@ def judged(c: Cluster) -> Session:
 
 
 def pods_over_limit(session: Session, queue: Queue) -> int:
-    """Return how many of its pods would have to go, of one GPU size, so that it may hold the rest."""
+    """Return how many of its pods would have to go, of one GPU size, for it to hold the rest."""
     sizes = {task.requests[GPU] for job in session.jobs.values() for task in job.tasks}
     if not sizes:
         return 0
