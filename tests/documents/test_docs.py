@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from tests.brain.runs import run as run_of_history
+from tests.documents.forked_commands import forked_commands
 from tests.embedded_cluster.process import ROOT, local_cluster
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.cluster_state.reason import Reason
@@ -85,11 +86,14 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     history.migrate()
     history.write(run_of_history(namespace="default"))
     history.close()
-    with local_cluster(tmp_path_factory.mktemp("cluster")) as kubeconfig:
+    with (
+        local_cluster(tmp_path_factory.mktemp("cluster")) as kubeconfig,
+        forked_commands(tmp_path_factory.mktemp("commands")) as forked,
+    ):
         yield os.environ | {
             "VOLCANO_ELASTIC_HISTORY": url,
             "KUBECONFIG": str(kubeconfig),
-            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PATH": f"{forked}:{programs}:{os.environ['PATH']}",
         }
 
 
@@ -132,7 +136,8 @@ def test_what_a_document_tells_to_type_works(
         if block.language == "sh":
             wrong = run(["bash", "-euo", "pipefail", "-c", block.text], tmp_path, environment)
         elif block.language == "python":
-            wrong = run([sys.executable, "-c", block.text], tmp_path, environment)
+            (tmp_path / "block.py").write_text(block.text)
+            wrong = run(["python", "block.py"], tmp_path, environment)
         else:
             wrong = try_yaml(block, tmp_path, environment)
         assert not wrong, f"{document.name}, line {block.line}:\n{block.text}\n{wrong}"
