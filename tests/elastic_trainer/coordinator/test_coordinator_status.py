@@ -9,12 +9,14 @@ import pytest
 from elastic_trainer.coordinator.status import metrics, progress, status
 from elastic_trainer.coordinator.transitions import TRANSITIONS, as_table
 from elastic_trainer.failures.record import KEPT, with_failure
-from elastic_trainer.metrics.exposition import Metric
+from elastic_trainer.metrics.exposition import Metric, exposition
+from elastic_trainer.metrics.table_load import TableLoad, encoded
 from elastic_trainer.protocol.message import (
     Committed,
     Failed,
     Progress,
     Reported,
+    Tables,
     WorkersFailed,
 )
 
@@ -105,6 +107,21 @@ def test_the_newest_figures_of_each_name_are_told() -> None:
     assert told["metrics"] == {"loss": "nan", "rate": "0.1"}
     job.say("a1", Reported(tuple(f"m{i}" for i in range(16)), ("1",) * 16))
     assert len(status(job.state, "ns/job", job.now, 0.0)["metrics"]) == 16
+
+
+def test_tables_are_told_as_all_workers_hold_them() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    assert status(job.state, "ns/job", job.now, 0.0)["tables"] == {}
+    for agent, rows, rate in (("a0", 3, 30.0), ("a1", 1, 10.0)):
+        load = TableLoad(rows=rows, bytes=10 * rows, updated=rows, updated_per_second=rate)
+        job.say(agent, Tables((encoded({"items": load}),)))
+    job.say("a1", Tables(("nonsense",)))
+    told = status(job.state, "ns/job", job.now, 0.0)["tables"]["items"]
+    assert (told["rows"], told["bytes"], told["updated"], told["holders"]) == (4, 40, 4, 2)
+    assert told["skew"] == 1.5
+    text = exposition(metrics(job.state, job.now), {"job": "j"})
+    assert 'volcano_elastic_trainer_all_table_rows{job="j",table="items"} 4\n' in text
+    assert 'volcano_elastic_trainer_all_table_skew{job="j",table="items"} 1.5\n' in text
 
 
 def test_progress_is_of_the_newest_step_and_the_rest_as_fast_as_at_the_present_size() -> None:

@@ -147,11 +147,13 @@ def test_no_bucket_loses_a_holder_on_the_way_to_another_map(
     assert (path[-1].owners, path[-1].keepers) == (after.owners, after.keepers)
 
 
-@given(st.integers(0, 500), st.floats(0.001, 3), st.floats(0.5, 10))
-def test_all_parts_go_in_the_time_there_is(parts: int, step: float, seconds: float) -> None:
+@given(st.integers(0, 500), st.floats(0.001, 3), st.floats(0.001, 0.1), st.floats(1, 10))
+def test_all_parts_go_in_the_time_there_is_and_steps_between_them(
+    parts: int, step: float, part: float, seconds: float
+) -> None:
     now, left = 0.0, parts
     while left:
-        count = parts_after_a_step(left, step, seconds - now)
+        count = parts_after_a_step(left, step, part, seconds - now)
         assert 1 <= count <= left
-        left, now = left - count, now + step
-    assert now <= seconds + step or now <= (1 + parts) * step <= seconds + step
+        left, now = left - count, now + step + count * part
+    assert now <= 1.5 * max(seconds, 2 * parts * part) + 2 * step + part

@@ -20,6 +20,7 @@ from elastic_trainer.link import message as link
 from elastic_trainer.link.message import decode_from_agent, encode
 from elastic_trainer.link.peer import Peer, refusal
 from elastic_trainer.link.progress import ProgressPage
+from elastic_trainer.metrics.table_load import TableLoad, encoded
 from elastic_trainer.protocol.message import (
     Committed,
     FenceReply,
@@ -28,6 +29,7 @@ from elastic_trainer.protocol.message import (
     NewestCommit,
     Reported,
     Round,
+    Tables,
     WorkersFailed,
 )
 
@@ -295,6 +297,19 @@ async def test_figures_are_passed_on_and_what_is_none_is_refused(served: Served)
     assert isinstance(refused, link.Refused) and "Reported.figures: expected" in refused.reason
 
 
+async def test_what_a_worker_holds_of_tables_is_passed_on_and_kept_for_metrics(
+    served: Served,
+) -> None:
+    worker = await served.worker()
+    held = {"items": TableLoad(rows=5, hot_ids=(7,), hot_share=(0.5,))}
+    worker.say(link.Tables(encoded(held)))
+    await served.until(lambda: Tables((encoded(held),)) in served.told)
+    assert served.server.tables() == {0: held}
+    worker.say(link.Tables('{"items": 5}'))
+    refused = await worker.answer()
+    assert isinstance(refused, link.Refused) and "Tables.loads: expected" in refused.reason
+
+
 async def test_a_run_that_began_is_told_to_the_coordinator_and_with_the_next_place(
     served: Served,
 ) -> None:
@@ -318,6 +333,7 @@ async def test_nothing_that_a_worker_says_ends_the_agents_service(served: Served
             link.Fenced(2),
             link.Committed(1, 5, "place"),
             link.Reported('{"loss": "0.31"}'),
+            link.Tables("{}"),
             link.AskNewestCommit("place"),
             SAVED,
             link.Settle(True),

@@ -42,6 +42,7 @@ from elastic_trainer.failures.failure import Exit, write_termination_message
 from elastic_trainer.failures.node_failures import NodeFailures
 from elastic_trainer.identity import Identity
 from elastic_trainer.link.worker_link import ROUND_VARIABLE
+from elastic_trainer.metrics import table_load
 from elastic_trainer.metrics.exposition import exposition
 from elastic_trainer.metrics.http import Answer, Request, misdirected, serve_http, text_answer
 from elastic_trainer.protocol.message import (
@@ -460,7 +461,13 @@ class Agent:
         identity = self.identity
         labels = {"job": identity.job, "worker": str(identity.pod_index)}
         self._metrics.read(self._workers.reading())
-        return text_answer(exposition(self._metrics.metrics(), labels))
+        tables = [
+            ((("local_rank", str(rank)), ("table", name)), load)
+            for rank, held in self._workers.tables().items()
+            for name, load in held.items()
+        ]
+        found = [*self._metrics.metrics(), *table_load.metrics("table_", tables)]
+        return text_answer(exposition(found, labels))
 
     # ---- what the coordinator says
 

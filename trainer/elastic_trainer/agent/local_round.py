@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from elastic_trainer.link.message import FromAgent, Whereabouts, encode
 from elastic_trainer.link.progress import ProgressPage
+from elastic_trainer.metrics.table_load import TableLoad
 from elastic_trainer.protocol.message import Committed
 
 KEPT_STEPS = 4
@@ -34,6 +35,8 @@ class Worker:
     stuck: bool = False
     """It can't leave its round by itself."""
     closing: bool = False
+    tables: dict[str, TableLoad] = field(default_factory=dict)
+    """Embedding tables that it holds parts of, by name."""
     parked: bool = False
     """Only waits for its end."""
     whereabouts: Whereabouts | None = None

@@ -26,6 +26,8 @@ from elastic_trainer.link.message import MessageError, decode_from_worker
 from elastic_trainer.link.peer import descends, is_alive
 from elastic_trainer.link.progress import Progress as Noted
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE
+from elastic_trainer.metrics import table_load
+from elastic_trainer.metrics.table_load import TableLoad
 from elastic_trainer.protocol.message import (
     AgentMessage,
     Committed,
@@ -41,6 +43,7 @@ from elastic_trainer.protocol.message import (
     Reported,
     Round,
     Stopped,
+    Tables,
     Transferring,
     WorkersFailed,
     newest_commits,
@@ -112,6 +115,7 @@ class WorkerServer:
             link.Fenced: self._on_fenced,
             link.Committed: self._on_committed,
             link.Reported: self._on_reported,
+            link.Tables: self._on_tables,
             link.AskNewestCommit: self._on_ask_newest_commit,
             link.AskFeeders: self._on_ask_feeders,
             link.Saved: self._on_saved,
@@ -391,6 +395,19 @@ class WorkerServer:
         except ValueError as error:
             raise MessageError(f"Reported.figures: {error}") from None
         self._tell(Reported(tuple(figures), tuple(figures.values())))
+
+    def _on_tables(self, local: LocalRound, worker: Worker, said: link.Tables) -> None:
+        try:
+            worker.tables = table_load.decoded(said.loads)
+        except ValueError as error:
+            raise MessageError(f"Tables.loads: {error}") from None
+        loads = [table_load.encoded(one) for one in self.tables().values()]
+        self._tell(Tables(tuple(loads)))
+
+    def tables(self) -> dict[int, dict[str, TableLoad]]:
+        """Return what workers hold of embedding tables, by local rank and name."""
+        workers = sorted(self.local.workers.values(), key=lambda one: one.local_rank)
+        return {one.local_rank: one.tables for one in workers if one.tables}
 
     def _on_ask_newest_commit(
         self, local: LocalRound, worker: Worker, asked: link.AskNewestCommit

@@ -12,6 +12,7 @@ from enum import Enum
 
 from elastic_trainer.coordinator.persistent_map import PersistentMap
 from elastic_trainer.coordinator.straggler import Worked
+from elastic_trainer.metrics.table_load import TableLoad
 from elastic_trainer.protocol.message import Load
 
 
@@ -76,6 +77,8 @@ class Agent:
     """Not before is it let in again, where others are enough."""
     load: Load | None = None
     """The use of its container, as it was told last."""
+    tables: tuple[Mapping[str, TableLoad], ...] = ()
+    """What its workers hold of embedding tables, as they told it last."""
     held_step: int = -1
     """The newest that is in its workers' memory, verified."""
     told_fence: int = 0

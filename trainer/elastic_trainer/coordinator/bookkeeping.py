@@ -15,6 +15,7 @@ from elastic_trainer.protocol.message import (
     Load,
     Progress,
     Reported,
+    Tables,
     Transferring,
 )
 from elastic_trainer.protocol.pace import silence
@@ -33,7 +34,7 @@ def booked(before: State, after: State, event: Event, now: float) -> State:
     """
     moment = int(now * 1000)
     said = event.message if isinstance(event, Received) else None
-    if isinstance(said, Heartbeat | Transferring | Load | Reported):
+    if isinstance(said, Heartbeat | Transferring | Load | Reported | Tables):
         return after
     changed = _facts(before) != _facts(after)
     if not changed and isinstance(said, Progress):

@@ -31,6 +31,7 @@ from elastic_trainer.coordinator.recheck import checked, suspect
 from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.coordinator.settle import settle
 from elastic_trainer.coordinator.straggler_check import look_for_stragglers, told
+from elastic_trainer.coordinator.tables import hear_tables
 from elastic_trainer.failures.record import bounded, with_failure
 from elastic_trainer.protocol.message import (
     AgentMessage,
@@ -57,6 +58,7 @@ from elastic_trainer.protocol.message import (
     Round,
     RoundOver,
     Stopped,
+    Tables,
     Taken,
     Transferring,
     WorkersFailed,
@@ -552,7 +554,8 @@ _HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
     Digested: hear_digests,
     Load: hear_load,
     Reported: hear_figures,
+    Tables: hear_tables,
 }
 
-_IDLE = (Heartbeat, Progress, Failed, Transferring, Load, Reported)
+_IDLE = (Heartbeat, Progress, Failed, Transferring, Load, Reported, Tables)
 """They change nothing that a round depends on, and are nearly all that a large job says."""

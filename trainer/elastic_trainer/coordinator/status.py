@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from elastic_trainer.coordinator import hang
+from elastic_trainer.coordinator import hang, tables
 from elastic_trainer.coordinator.bookkeeping import ledger_as_of
 from elastic_trainer.coordinator.divergence_check import as_json as diverged_as_json
 from elastic_trainer.coordinator.load import as_json as loads_as_json
@@ -52,6 +52,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "committed_step": state.committed_step,
         "progress": progress(state),
         "metrics": dict(state.figures),
+        "tables": tables.as_json(state),
         "commits": {one.place: one.step for one in state.commits},
         "commit_bytes": state.commit_bytes or None,
         "rounds": [_round(record, offset) for record in state.rounds],
@@ -148,6 +149,7 @@ def metrics(state: State, now: float) -> list[Metric]:
         ),
         Metric("hangs_total", "Rounds that were ended as no step came.", state.hangs_total),
         Metric("failures_total", "Workers that failed.", state.failures_total),
+        *tables.metrics(state),
         *(
             Metric(
                 "gpu_seconds",

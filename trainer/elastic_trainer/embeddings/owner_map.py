@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.hashing import BUCKETS
 
+LATE_SECONDS = 5.0
+"""How long parts that were to have moved already still take turns with steps."""
 NOBODY = -1
 """The owner of a bucket whose holder is gone."""
 
@@ -226,13 +228,21 @@ def _between(
         comes[giver].append(bucket)
 
 
-def parts_after_a_step(left: int, step_seconds: float, seconds: float) -> int:
-    """Return how many of the parts that are left to move after a step, so that all have moved in so
-    many seconds; one at least.
+def parts_after_a_step(left: int, step_seconds: float, part_seconds: float, seconds: float) -> int:
+    """Return how many of the parts that are left to move after a step, one at least, so that all
+    have moved in so many seconds. Where these don't do, parts take as long as the step did, and
+    once as much time has passed in vain, all go.
 
     Args:
         step_seconds: what the last step took.
+        part_seconds: what a part took lately.
+        seconds: may be negative.
     """
-    if seconds <= step_seconds:
-        return left
-    return max(1, math.ceil(left * step_seconds / seconds))
+    steps_take = seconds - left * part_seconds
+    if steps_take > step_seconds:
+        count = left * step_seconds / steps_take
+    elif seconds > -LATE_SECONDS and part_seconds > 0:
+        count = step_seconds / part_seconds
+    else:
+        count = left
+    return max(1, min(left, math.ceil(count)))

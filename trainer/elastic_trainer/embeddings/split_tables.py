@@ -40,6 +40,8 @@ from elastic_trainer.embeddings.owner_map import (
 from elastic_trainer.embeddings.split_table import SplitTable
 from elastic_trainer.embeddings.table import Table
 from elastic_trainer.embeddings.table_files import Part, read_tables, write_tables
+from elastic_trainer.embeddings.table_meter import TableMeter
+from elastic_trainer.metrics.table_load import TableLoad
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.errors import StorageError
 from elastic_trainer.store.storage import Storage
@@ -86,6 +88,7 @@ class SplitTables:
                 "rank's part of one table is enough to go back to a commit"
             )
         self._backup = Backup(self._embeddings) if all(backed_up) else None
+        self._meter = TableMeter([one.table for one in self._embeddings])
         self._group = ProcessGroup()
         self._held: set[int] = set(range(BUCKETS))
         self._identity = NOTHING
@@ -112,6 +115,8 @@ class SplitTables:
         """When those are to have given all away."""
         self._stepped_since = 0.0
         """When they gave something last."""
+        self._part_seconds = 0.0
+        """How long that took, a part."""
 
     # ---- a loop of one's own
 
@@ -150,6 +155,7 @@ class SplitTables:
         identity, updates, copied = self._pending
         for one, update in zip(self._embeddings, updates, strict=True):
             one.apply_update(update)
+        self._meter.applied(updates)
         if self._backup is not None:
             self._backup.apply(copied)
         self._identity, self._pending = identity, None
@@ -157,6 +163,14 @@ class SplitTables:
     def undo(self) -> None:
         for one in self._embeddings:
             one.forget_batches()
+
+    def loads(self, now: float) -> dict[str, TableLoad] | None:
+        """Return by name what this rank holds of the tables, once in ten seconds; else None.
+
+        Args:
+            now: seconds of a clock that goes on.
+        """
+        return self._meter.loads(now)
 
     # ---- a round
 
@@ -206,7 +220,9 @@ class SplitTables:
 
     def hand_over(self, leaves: bool) -> bool:
         now = time.monotonic()
-        parts = parts_after_a_step(len(self._left), now - self._stepped_since, self._gone_by - now)
+        parts = parts_after_a_step(
+            len(self._left), now - self._stepped_since, self._part_seconds, self._gone_by - now
+        )
         said = self._group.gather((leaves, parts))
         leaving = tuple(one for one, _ in said)
         if not any(leaving) or all(leaving):
@@ -215,9 +231,11 @@ class SplitTables:
         if leaving != self._leaving:
             self._leaving, self._gone_by, parts = leaving, now + LEAVE_SECONDS, 1
             self._left = self._without([rank for rank, one in enumerate(leaving) if not one])
+        began = time.monotonic()
         for _ in range(parts):
             self.move_on()
         self._stepped_since = time.monotonic()
+        self._part_seconds = (self._stepped_since - began) / parts
         return not self._left
 
     def _without(self, stays: Sequence[int]) -> list[OwnerMap]:

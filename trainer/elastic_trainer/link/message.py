@@ -89,6 +89,14 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
+class Tables:
+    """It holds parts of embedding tables; each of them says it, once in some seconds."""
+
+    loads: str
+    """JSON, as `metrics.table_load` encodes them."""
+
+
+@dataclass(frozen=True, slots=True)
 class AskNewestCommit:
     """Asks for NewestCommit, of the storage whose path or URL has this digest."""
 
@@ -318,6 +326,7 @@ FromWorker = (
     | Fenced
     | Committed
     | Reported
+    | Tables
     | AskNewestCommit
     | AskFeeders
     | Saved

@@ -62,6 +62,7 @@ from elastic_trainer.link.message import (
     StopCancelled,
     Stopped,
     Stuck,
+    Tables,
     decode_from_agent,
     encode,
 )
@@ -69,6 +70,8 @@ from elastic_trainer.link.order import Order
 from elastic_trainer.link.progress import ProgressPage
 from elastic_trainer.link.stack import offer_stack
 from elastic_trainer.link.whereabouts import whereabouts
+from elastic_trainer.metrics import table_load
+from elastic_trainer.metrics.table_load import TableLoad
 
 SOCKET_VARIABLE = "VOLCANO_ELASTIC_AGENT_SOCKET"
 """Address of the agent's socket; a leading @ means Linux's abstract namespace."""
@@ -358,6 +361,10 @@ class WorkerLink:
         """Report the numbers of what a library logs, such as Trainer's `logs`, as far as there is
         room: what is no number is left out, and so are names beyond the 16th or too long ones."""
         self.report(**self._figures.fitting(log))
+
+    def holds(self, loads: Mapping[str, TableLoad]) -> None:
+        """Report what this process holds of embedding tables, by name, for metrics."""
+        self._send(Tables(table_load.encoded(loads)))
 
     def transferred(self, count: int) -> None:
         """So many bytes of state were sent, received or read: who waits for it knows that this

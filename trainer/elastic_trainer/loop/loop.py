@@ -33,6 +33,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -490,6 +491,9 @@ class ElasticLoop:
     def _leave_round(self) -> bool:
         """After a step: whether the round ends here; commits where one is due."""
         self.link.worked(*self._clock.take())
+        for part in self._split:
+            if (loads := part.loads(time.monotonic())) is not None:
+                self.link.holds(loads)
         order = self.link.boundary(self.data.steps, self.data.consumed, self.data.waited())
         checkpointer = self.checkpointer
         if order is Order.GO:

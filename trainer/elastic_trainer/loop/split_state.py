@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
 
 from elastic_trainer.checkpoint.recovery import Identity
+from elastic_trainer.metrics.table_load import TableLoad
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.storage import Storage
 
@@ -60,6 +61,9 @@ class SplitState(Protocol):
     def hand_over(self, leaves: bool) -> bool:
         """Before some ranks leave: give a bit of their parts to the others, within seconds all.
         Tell whether that is done. On all ranks, between steps."""
+
+    def loads(self, now: float) -> Mapping[str, TableLoad] | None:
+        """Return what this rank holds of each table, where it is time to tell; else None."""
 
     def save(self, storage: Storage, identity: Identity) -> None:
         """Bring all parts to storage. On all ranks. Raises StorageError, the same on all."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from elastic_trainer.metrics import table_load
 from elastic_trainer.metrics.exposition import Metric
 from elastic_trainer.parameter_server.load import ServerLoad, skew
 
@@ -149,22 +150,8 @@ def metrics(address: str, load: ServerLoad, held: int, copies: int) -> list[Metr
         for operation, one in load.operations.items():
             labels = (*of, ("operation", operation))
             found.append(Metric(name, text, getattr(one, attribute), labels))
-    by_table = [
-        ("ps_rows", "Rows of a table.", "rows"),
-        ("ps_row_bytes", "Memory of them.", "bytes"),
-        ("ps_admitted_total", "Ids that got a row.", "admitted"),
-        ("ps_evicted_total", "Rows evicted.", "evicted"),
-        ("ps_updated_total", "Updates of rows.", "updated"),
-    ]
-    for name, text, attribute in by_table:
-        for table, rows in load.tables.items():
-            labels = (*of, ("table", table))
-            found.append(Metric(name, text, getattr(rows, attribute), labels))
-    for table, rows in load.tables.items():
-        labels = (*of, ("table", table))
-        share = rows.hot_share[0] if rows.hot_share else 0.0
-        text = "Part of its samples that the hottest id has."
-        found.append(Metric("ps_hottest_share", text, share, labels))
+    tables = [((*of, ("table", name)), one) for name, one in load.tables.items()]
+    found += table_load.metrics("ps_", tables)
     return found
 
 

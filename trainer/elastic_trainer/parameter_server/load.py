@@ -9,22 +9,20 @@ import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
+from elastic_trainer.embeddings.id_samples import IdSamples
 from elastic_trainer.embeddings.table import Table
+from elastic_trainer.metrics import table_load
+from elastic_trainer.metrics.table_load import HOT_IDS, TableLoad, read_table
 
 WINDOW_SECONDS = 10.0
 """Rates are of so long, and what was before counts half as much with each further window."""
 SAMPLED = 8
 """One of so many requests is looked at for its buckets and ids."""
-HOT_IDS = 8
-"""Told of each table."""
-_KNOWN_IDS = 512
-_OF_A_REQUEST = 16
 _DURATIONS = 1024
 
 Counts = NDArray[np.int64]
@@ -60,19 +58,6 @@ class OperationLoad:
 
 
 @dataclass(frozen=True)
-class TableLoad:
-    rows: int = 0
-    bytes: int = 0
-    admitted: int = 0
-    evicted: int = 0
-    updated: int = 0
-    hot_ids: tuple[int, ...] = ()
-    """Those that samples have most often, first the hottest."""
-    hot_share: tuple[float, ...] = ()
-    """Share of the table's samples here, for each of them."""
-
-
-@dataclass(frozen=True)
 class ServerLoad:
     """Report of a server on itself, each few seconds. Rates are of its last window."""
 
@@ -98,16 +83,11 @@ def read_load(text: str) -> ServerLoad:
         operations = {
             str(name): OperationLoad(**one) for name, one in found.pop("operations").items()
         }
-        tables = {str(name): _read_table(one) for name, one in found.pop("tables").items()}
+        tables = {str(name): read_table(one) for name, one in found.pop("tables").items()}
         return ServerLoad(**found, operations=operations, tables=tables)
     except (TypeError, KeyError, AttributeError) as error:
         names = ", ".join(one.name for one in fields(ServerLoad))
         raise ValueError(f"no load of a server ({error!r}): expected {names}") from error
-
-
-def _read_table(found: dict[str, Any]) -> TableLoad:
-    ids, shares = tuple(found.pop("hot_ids")), tuple(found.pop("hot_share"))
-    return TableLoad(**found, hot_ids=ids, hot_share=shares)
 
 
 class _Operation:
@@ -130,8 +110,8 @@ class Meter:
         self._requests = 0
         self._of_buckets: Counts = np.zeros(BUCKETS, dtype=np.int64)
         self._bucket_rates: Rates = np.zeros(BUCKETS)
-        self._hot: dict[str, dict[int, float]] = {}
-        self._samples: dict[str, float] = {}
+        self._samples: dict[str, IdSamples] = {}
+        self._updated: dict[str, int] = {}
         self._since, self._usage, self._steps = now, usage, 0
         self._load: ServerLoad | None = None
 
@@ -154,14 +134,7 @@ class Meter:
         self._of_buckets += SAMPLED * np.bincount(buckets(ids), minlength=BUCKETS)
         if seen is None:
             return
-        known = self._hot.setdefault(table, {})
-        self._samples[table] = self._samples.get(table, 0.0) + float(seen.sum())
-        most = np.argsort(-seen, kind="stable")[:_OF_A_REQUEST]
-        for number, count in zip(ids[most].tolist(), seen[most].tolist(), strict=True):
-            known[number] = known.get(number, 0.0) + count
-        if len(known) > _KNOWN_IDS:
-            kept = sorted(known, key=known.__getitem__, reverse=True)[: _KNOWN_IDS // 2]
-            self._hot[table] = {number: known[number] for number in kept}
+        self._samples.setdefault(table, IdSamples()).add(ids, seen)
 
     @property
     def bucket_rates(self) -> Rates:
@@ -197,26 +170,28 @@ class Meter:
             operations={
                 name: _told(one, seconds) for name, one in sorted(self._operations.items())
             },
-            tables={name: self._of_table(name, one) for name, one in sorted(tables.items())},
+            tables={
+                name: self._of_table(name, one, seconds) for name, one in sorted(tables.items())
+            },
         )
-        for known in self._hot.values():
-            for number in known:
-                known[number] /= 2
-        self._samples = {name: count / 2 for name, count in self._samples.items()}
+        for samples in self._samples.values():
+            samples.halve()
         return self._load
 
-    def _of_table(self, name: str, table: Table) -> TableLoad:
-        known, all_samples = self._hot.get(name, {}), self._samples.get(name, 0.0)
-        hot = sorted(known, key=lambda number: (-known[number], number))[:HOT_IDS]
+    def _of_table(self, name: str, table: Table, seconds: float) -> TableLoad:
+        hot_ids, hot_share = self._samples.setdefault(name, IdSamples()).hot(HOT_IDS)
         counters = table.counters
+        before = self._updated.get(name, 0)
+        self._updated[name] = counters.updated
         return TableLoad(
             rows=len(table),
             bytes=table.nbytes,
             admitted=counters.admitted,
             evicted=counters.evicted,
             updated=counters.updated,
-            hot_ids=tuple(hot),
-            hot_share=tuple(round(known[number] / all_samples, 6) for number in hot),
+            updated_per_second=max(0, counters.updated - before) / seconds,
+            hot_ids=hot_ids,
+            hot_share=hot_share,
         )
 
 
@@ -239,8 +214,6 @@ def _told(operation: _Operation, seconds: float) -> OperationLoad:
 def skew(loads: Mapping[str, ServerLoad]) -> float:
     """Return how many times the mean the busiest of several servers serves, in rows a second; 1
     where none serves any."""
-    rates = [
-        sum(one.rows_per_second for one in load.operations.values()) for load in loads.values()
-    ]
-    mean = sum(rates) / len(rates) if rates else 0.0
-    return max(rates) / mean if mean else 1.0
+    return table_load.skew(
+        [sum(one.rows_per_second for one in load.operations.values()) for load in loads.values()]
+    )

@@ -123,6 +123,9 @@ class ServedState:
         """Do nothing: the servers have all."""
         return True
 
+    def loads(self, now: float) -> None:
+        """Tell nothing: the servers say what they hold."""
+
     # ---- commits
 
     def save(self, storage: Storage, identity: Identity) -> None:

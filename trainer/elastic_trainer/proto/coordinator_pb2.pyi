@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "join", "heartbeat", "linked", "progress", "fence_reply", "fenced", "committed", "workers_failed", "leave", "finished", "goodbye", "failed", "workers_succeeded", "stopped", "transferring", "taken", "inspected", "digested", "load", "whole", "reported")
+    __slots__ = ("hello", "join", "heartbeat", "linked", "progress", "fence_reply", "fenced", "committed", "workers_failed", "leave", "finished", "goodbye", "failed", "workers_succeeded", "stopped", "transferring", "taken", "inspected", "digested", "load", "whole", "reported", "tables")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class AgentMessage(_message.Message):
     LOAD_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     REPORTED_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     join: Join
     heartbeat: Heartbeat
@@ -52,7 +53,8 @@ class AgentMessage(_message.Message):
     load: Load
     whole: Whole
     reported: Reported
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., workers_succeeded: _Optional[_Union[WorkersSucceeded, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., transferring: _Optional[_Union[Transferring, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., inspected: _Optional[_Union[Inspected, _Mapping]] = ..., digested: _Optional[_Union[Digested, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., whole: _Optional[_Union[Whole, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ...) -> None: ...
+    tables: Tables
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., workers_succeeded: _Optional[_Union[WorkersSucceeded, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., transferring: _Optional[_Union[Transferring, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., inspected: _Optional[_Union[Inspected, _Mapping]] = ..., digested: _Optional[_Union[Digested, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., whole: _Optional[_Union[Whole, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ..., tables: _Optional[_Union[Tables, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced", "pids", "recovers", "version", "job", "processes", "succeeded", "node", "grace_seconds", "commits", "term", "port", "electorate", "goodput", "uncounted_milliseconds", "last_run", "alive_milliseconds", "keepers", "round_digest", "electorate_digest", "feed_port")
@@ -307,6 +309,12 @@ class Reported(_message.Message):
     names: _containers.RepeatedScalarFieldContainer[str]
     values: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, names: _Optional[_Iterable[str]] = ..., values: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Tables(_message.Message):
+    __slots__ = ("loads",)
+    LOADS_FIELD_NUMBER: _ClassVar[int]
+    loads: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, loads: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkersFailed(_message.Message):
     __slots__ = ("round",)

@@ -305,6 +305,13 @@ class Reported:
 
 
 @dataclass(frozen=True)
+class Tables:
+    """Parts of embedding tables that workers hold: a text of metrics.table_load for each."""
+
+    loads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class WorkersFailed:
     round: int = 0
 
@@ -464,6 +471,7 @@ AgentMessage = (
     | Load
     | Whole
     | Reported
+    | Tables
 )
 CoordinatorMessage = (
     Heartbeat
@@ -496,7 +504,7 @@ _LISTS = (
 """Fields that hold values of their own."""
 _PLAIN = (
     *("pids", "milliseconds", "compute", "waited", "network", "batches", "batch_samples"),
-    *("digests", "diverged", "reduced", "shares", "names", "values"),
+    *("digests", "diverged", "loads", "reduced", "shares", "names", "values"),
 )
 """Fields that hold several numbers or texts."""
 

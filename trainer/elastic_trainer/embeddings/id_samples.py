@@ -1,0 +1,41 @@
+"""IdSamples: which ids samples have most often, as far as some of them show; pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_trainer.embeddings.hashing import Ids
+
+KNOWN = 512
+"""Ids that are counted at a time."""
+OF_A_REQUEST = 16
+"""Of each request or step, those that come most often are."""
+
+
+class IdSamples:
+    def __init__(self) -> None:
+        self._known: dict[int, float] = {}
+        self._all = 0.0
+
+    def add(self, ids: Ids, seen: NDArray[np.int64]) -> None:
+        """Take in how often each of these ids came."""
+        self._all += float(seen.sum())
+        most = np.argsort(-seen, kind="stable")[:OF_A_REQUEST]
+        known = self._known
+        for number, count in zip(ids[most].tolist(), seen[most].tolist(), strict=True):
+            known[number] = known.get(number, 0.0) + count
+        if len(known) > KNOWN:
+            kept = sorted(known, key=known.__getitem__, reverse=True)[: KNOWN // 2]
+            self._known = {number: known[number] for number in kept}
+
+    def hot(self, most: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Return the ids that come most often, at most so many, and their shares of all."""
+        known = self._known
+        hot = sorted(known, key=lambda number: (-known[number], number))[:most]
+        return tuple(hot), tuple(round(known[number] / self._all, 6) for number in hot)
+
+    def halve(self) -> None:
+        """Let what was so far count half as much."""
+        self._known = {number: count / 2 for number, count in self._known.items()}
+        self._all /= 2
