@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from elastic_trainer import ElasticDataset, ElasticLoop
-from elastic_trainer.embeddings import split_tables
+from elastic_trainer.embeddings import split_tables, table_meter
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.owner_map import OwnerMap
 from elastic_trainer.embeddings.row_optimizer import Adagrad, Adam
@@ -26,6 +26,7 @@ from torch.utils.data import TensorDataset
 
 SAMPLES, BATCH = 1200, 24
 split_tables.PIECE_BYTES = 4096  # so that even these tables move in several parts
+table_meter.WINDOW_SECONDS = 0.5
 SHORT = timedelta(seconds=1)
 """Of patience with a storage, for tests."""
 

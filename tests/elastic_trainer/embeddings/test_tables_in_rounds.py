@@ -98,6 +98,9 @@ def disturb(job: Job, events: list[str], draw: random.Random) -> None:
         else:
             os.kill(told["pids"][str(draw.choice(running))][0], signal.SIGKILL)
         told = job.stepping(len(running), after_round=told["round"])
+    job.until(
+        "all tell their tables", lambda told: told["tables"]["items"]["holders"] == len(running)
+    )
     (job.folder / "enough").touch()
     assert [job.wait(index) for index in running] == [0] * len(running), job.logs()
 

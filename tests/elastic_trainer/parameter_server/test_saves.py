@@ -10,8 +10,10 @@ import torch
 from elastic_trainer.embeddings.hashing import BUCKETS, buckets
 from elastic_trainer.embeddings.row_optimizer import Adam
 from elastic_trainer.embeddings.table import TableSettings
-from elastic_trainer.parameter_server.files import Saved, copy_tables, read_saves, write_file
+from elastic_trainer.parameter_server import snapshot
+from elastic_trainer.parameter_server.files import Saved, read_saves, write_file
 from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
+from elastic_trainer.parameter_server.snapshot import Snapshot, TornError
 from elastic_trainer.parameter_server.wire import pack_entries, write_settings
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -33,6 +35,7 @@ class Servers:
             one.clocks.open("w", 0, 0.0)
         self.draw = np.random.default_rng(3)
         self.folder, self.step, self.count = folder, 0, 0
+        self.pushes_between = False
 
     def push(self) -> None:
         self.step += 1
@@ -66,9 +69,12 @@ class Servers:
         for number, one in enumerate(self.holders):
             held = np.flatnonzero(one.held)
             if len(held):
-                contents = copy_tables(one.tables, held, one.saved(name, after, held))
+                read = Snapshot(one.tables, held, one.saved(name, after, held))
+                for _ in read.read():
+                    if self.pushes_between:
+                        self.push()
                 place = self.folder / name
-                saved: Saved = write_file(str(place), str(number), contents)
+                saved: Saved = write_file(str(place), str(number), read.contents())
                 files.append((str(place / saved.name), saved.size, saved.digest))
         return files
 
@@ -158,3 +164,44 @@ def test_a_save_that_is_asked_for_again_meanwhile_leaves_the_first_one_whole(
         path = tmp_path / one.name
         assert path.stat().st_size == one.size and torch.load(path) == {"rows": number}
     assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["base", "changes"])
+def test_a_save_is_of_the_moment_it_began_though_pushes_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """Rows that are changed, admitted and evicted before their part is read, too."""
+    monkeypatch.setattr(snapshot, "PART_ROWS", 16)
+    servers = Servers(tmp_path)
+    for _ in range(5):
+        servers.push()
+    saves = [servers.save("s0", "")] if after else []
+    for _ in range(3 * after):
+        servers.push()
+    expected, step = servers.rows(), servers.step
+    servers.pushes_between = True
+    saves.append(servers.save("s1", "s0" if after else ""))
+    assert servers.step > step + 5 and servers.rows() != expected
+    assert rows(read_saves(saves), np.arange(BUCKETS)) == expected
+    assert not servers.holders[0].tables["items"].watchers[2 + after :]
+    servers.pushes_between = False
+    saves.append(servers.save("s2", "s1"))  # what changed while the one before was read
+    assert rows(read_saves(saves), np.arange(BUCKETS)) == servers.rows()
+
+
+def test_a_save_whose_rows_went_to_another_server_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "PART_ROWS", 16)
+    servers = Servers(tmp_path)
+    for _ in range(5):
+        servers.push()
+    holder = servers.holders[0]
+    read = Snapshot(holder.tables, np.flatnonzero(holder.held))
+    parts = read.read()
+    next(parts)
+    servers.move(0, 1)
+    with pytest.raises(TornError):
+        list(parts)
+    read.stop()
+    assert not holder.tables["items"].watchers

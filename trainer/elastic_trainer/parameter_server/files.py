@@ -14,10 +14,9 @@ import numpy as np
 import torch
 import xxhash
 
-from elastic_trainer.embeddings.hashing import BUCKETS, buckets
-from elastic_trainer.embeddings.table import Entries, Table
-from elastic_trainer.parameter_server.holder import Buckets, Holder, Since
-from elastic_trainer.parameter_server.wire import write_settings
+from elastic_trainer.embeddings.hashing import BUCKETS
+from elastic_trainer.embeddings.table import Entries
+from elastic_trainer.parameter_server.holder import Holder
 
 
 @dataclass(frozen=True)
@@ -27,34 +26,6 @@ class Saved:
     name: str
     size: int
     digest: str
-
-
-def copy_tables(
-    tables: Mapping[str, Table], held: Buckets, since: Since | None = None
-) -> dict[str, Any]:
-    """Return a copy of these buckets' rows.
-
-    Args:
-        since: of an earlier save; of buckets that it covers only changes are copied.
-    """
-    covered = np.zeros(BUCKETS, dtype=bool) if since is None else since.covered
-    whole = held[~covered[held]]
-    found, changes = {}, {}
-    for one in tables.values():
-        text = write_settings(one.settings)
-        found[text] = one.step, one.entries(whole.tolist()).tensors()
-        ids = None if since is None else since.changed.get(one.settings.name)
-        if ids is not None:
-            mine = np.zeros(BUCKETS, dtype=bool)
-            mine[held] = covered[held]
-            ids = ids[mine[buckets(ids)]]
-            changes[text] = torch.from_numpy(ids), one.entries_of(ids).tensors()
-    return {
-        "buckets": torch.from_numpy(held),
-        "whole": torch.from_numpy(whole),
-        "tables": found,
-        "changes": changes,
-    }
 
 
 def write_file(place: str, name: str, contents: Mapping[str, Any]) -> Saved:

@@ -33,6 +33,7 @@ from elastic_trainer.parameter_server.page import Page
 from elastic_trainer.parameter_server.placement import LEASE_SECONDS, Server
 from elastic_trainer.parameter_server.pull_reply import SERVICE, PullReply
 from elastic_trainer.parameter_server.reports import observed, read_report, write_report
+from elastic_trainer.parameter_server.snapshot import TornError
 from elastic_trainer.parameter_server.stubs import Stubs
 from elastic_trainer.parameter_server.wire import OPTIONS, pack, unpack, unpack_floats
 from elastic_trainer.parameter_server.writer import Writer
@@ -203,6 +204,8 @@ class Service(ParameterServerServicer):
             return messages.SaveReply()
         try:
             saved = await self._writer.write(request, self.holder, held)
+        except TornError:
+            return messages.SaveReply()  # who asked asks all servers again
         except OSError as error:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
