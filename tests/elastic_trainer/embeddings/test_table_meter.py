@@ -1,4 +1,4 @@
-"""What tables say of themselves."""
+"""Tables say what they hold, and what is asked of it."""
 
 from __future__ import annotations
 

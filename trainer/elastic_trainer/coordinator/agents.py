@@ -78,7 +78,7 @@ class Agent:
     load: Load | None = None
     """The use of its container, as it was told last."""
     tables: tuple[Mapping[str, TableLoad], ...] = ()
-    """What its workers hold of embedding tables, as they told it last."""
+    """Embedding tables, as far as its workers hold them; by worker, as they told it last."""
     held_step: int = -1
     """The newest that is in its workers' memory, verified."""
     told_fence: int = 0

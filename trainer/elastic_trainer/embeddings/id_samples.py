@@ -10,7 +10,7 @@ from elastic_trainer.embeddings.hashing import Ids
 KNOWN = 512
 """Ids that are counted at a time."""
 OF_A_REQUEST = 16
-"""Of each request or step, those that come most often are."""
+"""Counted of each request or step: those that come most often."""
 
 
 class IdSamples:
