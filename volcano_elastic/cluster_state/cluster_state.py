@@ -164,6 +164,15 @@ class QueueState:
         return {s.job.key: s.kept.asked for s in self.jobs if s.kept is not None}
 
     @fact
+    def roomless(self) -> Mapping[Shape, Sequence[str]]:
+        """Keys of jobs that lack nothing but room to grow, by shape."""
+        found: defaultdict[Shape, list[str]] = defaultdict(list)
+        for state in self.jobs:
+            if state.kept is not None and state.kept.asked.why_not_more is Reason.NO_ROOM:
+                found[state.shape].append(state.job.key)
+        return found
+
+    @fact
     def cooling(self) -> Sequence[tuple[datetime, str]]:
         """Until when which of them cool down, the last first."""
         found = ((s.kept.ready, s.job.key) for s in self.jobs if s.kept is not None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, compress, count, filterfalse
+from itertools import chain, compress, count, filterfalse, groupby
 from operator import attrgetter, is_not, itemgetter
 from typing import TypeVar
 
@@ -130,8 +130,8 @@ def regrouped(
         at: [v for v in groups[at] if id(v) not in left] for at in dict.fromkeys(left.values())
     }
     joined: defaultdict[K, list[T]] = defaultdict(list)
-    for at, value in zip(map(key, come), come, strict=True):
-        joined[at].append(value)
+    for at, some in groupby(come, key):
+        joined[at] += some
     for at, members in joined.items():
         changed[at] = [*(changed[at] if at in changed else groups.get(at, ())), *members]
     found = {**groups, **{at: tuple(members) for at, members in changed.items()}}

@@ -93,12 +93,12 @@ class FirstVictim(NamedTuple):
     job: str
 
     @classmethod
-    def of(cls, pods: Iterable[Pod], surplus: float) -> FirstVictim | None:
-        """Return the first of a job's pods that has such surplus, which are in order; if any."""
-        for pod in pods:
-            node, job = pod.node or "", pod.job or ""
-            return cls(pod.protected, pod.running, surplus, -pod.index, node, pod.key, job)
-        return None
+    def of(cls, pod: Pod | None, surplus: float) -> FirstVictim | None:
+        """Return the first of its job's pods that leaves, by the surplus that the job has."""
+        if pod is None:
+            return None
+        node, job = pod.node or "", pod.job or ""
+        return cls(pod.protected, pod.running, surplus, -pod.index, node, pod.key, job)
 
 
 def has_first(pods: Iterable[Pod]) -> bool:
@@ -131,3 +131,15 @@ def eviction_order(pods: Iterable[Pod], worker_0: bool = False) -> list[Pod]:
         (pod for pod in pods if worker_0 or pod.index != 0),
         key=lambda pod: (pod.node is not None, pod.protected, pod.running, -pod.index, pod.key),
     )
+
+
+def first_leaver(bound: Iterable[Pod]) -> Pod | None:
+    """Return the first of `eviction_order`, of pods that all have a node."""
+    first: Pod | None = None
+    least: tuple[bool, bool, int, str] | None = None
+    for pod in bound:
+        if pod.index:
+            key = (pod.protected, pod.running, -pod.index, pod.key)
+            if least is None or key < least:
+                first, least = pod, key
+    return first

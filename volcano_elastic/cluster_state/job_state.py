@@ -20,7 +20,7 @@ from volcano_elastic.cluster_state.job_pods import (
     COUNTED,
     FirstVictim,
     JobPods,
-    eviction_order,
+    first_leaver,
     has_first,
     job_pods,
 )
@@ -289,7 +289,7 @@ class JobState:
         most = self.most_surplus
         if most is None:
             return None
-        return FirstVictim.of(eviction_order(self.by_role.bound.values()), most.weighted)
+        return FirstVictim.of(first_leaver(self.by_role.bound.values()), most.weighted)
 
     @fact
     def surplus(self) -> int:

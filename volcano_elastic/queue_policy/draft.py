@@ -160,7 +160,7 @@ class JobDraft:
         """The pod that leaves first for a claim, as it is now; None if none may."""
         if self.state.most_surplus is None or self.eviction_cost() is None:
             return None
-        return FirstVictim.of(self.leavers(), -self.weighted_surplus)
+        return FirstVictim.of(next(self.leavers(), None), -self.weighted_surplus)
 
     @property
     def evictable(self) -> int:
@@ -280,7 +280,7 @@ class Draft:
         """These pods of the job, already dropped, hold no room of its queue any more; that of their
         nodes is releasing, and has been counted as reclaimable before if `reclaimed`."""
         for pod in pods:
-            self.quotas.leave(job.state.namespace, job.state.counted)
+            self.quotas.leave(job.state)
             if pod.node is not None:
                 self.queues.use(job.job.queue, job.state.shape.vector, -1)
                 n = self.nodes.index(pod.node)

@@ -294,10 +294,12 @@ class ClaimPlacement:
         need = count - self._place(attempt, shape, count)
         while need and self._make_way(shape):
             need -= self._place(attempt, shape, need)
-        while need or queues.full(claim.queue, request):
-            if not self._may_shrink(claim) or (need and not self._search.might_fit(shape, need)):
+        # What leaves has been counted as leaving: it fits then as it does now.
+        if need and not self._search.might_fit(shape, need):
+            return False
+        while (full := queues.full(claim.queue, request)) or need:
+            if not self._may_shrink(claim):
                 return False
-            full = queues.full(claim.queue, request)
             option = self._option(attempt, shape, need, None if full is None else full.queue)
             if option is None and full is not None:
                 option = self._ease(attempt, full, self._draft.cluster.jobs_within(full.queue))

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import gc
 import heapq
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 from volcano_elastic.api.queue_policy import Mode
 from volcano_elastic.cluster_state.claim import Claim
@@ -307,12 +308,15 @@ class _Planning:
     def _decisions(self) -> list[Decision]:
         drafts = self._draft.jobs.values()
         changed = [d for d in drafts if d.size != d.job.desired or d.removed or d.moved]
-        return sorted(map(self._decision, changed), key=lambda decision: decision.job)
+        turns = {key: turn for turn, key in enumerate(self._claims.served)}
+        made = [self._decision(draft, turns) for draft in changed]
+        return sorted(made, key=attrgetter("job"))
 
-    def _decision(self, draft: JobDraft) -> Decision:
+    def _decision(self, draft: JobDraft, turns: Mapping[str, int]) -> Decision:
         job = draft.job
         reason = draft.reason or Reason.GREW_INTO_IDLE
-        helped = [claim for key, claim in self._claims.served.items() if key in draft.served]
+        helped_in_turn = sorted(turns.keys() & draft.served, key=turns.__getitem__)
+        helped = [self._claims.served[key] for key in helped_in_turn]
         if draft.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
             for_pods = bool(helped) and all(claim.pod is not None for claim in helped)
             reason = Reason.SHRUNK_FOR_POD if for_pods else Reason.SHRUNK_FOR_MINIMUM

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from volcano_elastic.cluster_state.fit import UNLIMITED, Dimensions, Vector
+from volcano_elastic.cluster_state.job_state import JobState
 from volcano_elastic.queue_policy.journal import Journal
 from volcano_elastic.queue_policy.node_room import NodeRoom, Room
 from volcano_elastic.queue_policy.queue_room import Full
@@ -64,11 +65,11 @@ class QuotaRoom:
             self._add(namespace, vector, -times, -times)
             self._journal.note(self._add, namespace, vector, times, times)
 
-    def leave(self, namespace: str, vector: Vector) -> None:
-        """A pod is told to go."""
-        if namespace in self._quotas:
-            self._add(namespace, vector, 0, 1)
-            self._journal.note(self._add, namespace, vector, 0, -1)
+    def leave(self, state: JobState) -> None:
+        """A pod of the job is told to go."""
+        if self._quotas and state.namespace in self._quotas:
+            self._add(state.namespace, state.counted, 0, 1)
+            self._journal.note(self._add, state.namespace, state.counted, 0, -1)
 
     def _add(self, namespace: str, vector: Vector, now: int, coming: int) -> None:
         left = self._of(namespace)

@@ -31,12 +31,11 @@ def unchanged(
     cluster = draft.cluster
     was_idle = cache(lambda shape: max(cluster.idle_slots(shape), default=0) > 0)
     for queue in cluster.queues.values():
-        reasons = queue.kept_asked if asked else queue.kept_unasked
-        found |= reasons
-        for key, kept in reasons.items() if served else ():
-            # The room that it lacks may be there, and promised to a claim.
-            if kept.why_not_more is Reason.NO_ROOM and was_idle(cluster.jobs[key].shape):
-                found[key] = no_change(Reason.ROOM_OWED_TO_MINIMUM, kept.why_not_less)
+        found |= queue.kept_asked if asked else queue.kept_unasked
+        for shape, keys in queue.roomless.items() if served else ():
+            # The room that they lack may be there, and promised to a claim.
+            for key in keys if was_idle(shape) else ():
+                found[key] = no_change(Reason.ROOM_OWED_TO_MINIMUM, found[key].why_not_less)
         for ready, key in queue.cooling:
             if ready <= draft.now:
                 break

@@ -69,7 +69,7 @@ class VictimSearch:
         """Nodes whose options may have become cheaper, one after the other."""
         self._seen_nodes = self._seen_queues = 0
         self._nodes_in: dict[str, frozenset[int]] = {}
-        self._cheaper_than: dict[tuple[object, ...], frozenset[str]] = {}
+        self._cheaper_than: dict[tuple[object, ...], frozenset[str] | None] = {}
         self._first_victims: dict[str, list[FirstVictim]] = {}
         """Those of each queue's jobs, as a heap; some are of before a change of the plan."""
         draft.at_end.append(self._first_victims.clear)
@@ -167,18 +167,21 @@ class VictimSearch:
         self._seen_nodes, self._seen_queues = len(changes), len(grown)
 
     def _first(self, request: VictimRequest) -> Option | None:
-        at_once = self._at_once(request)
-        if at_once is not None:
-            return at_once
-        mine = self._candidates_for(request)
-        found = mine.ranking.first()
-        if mine.places is None or request.own is not None or request.within is not None:
+        own = self._at_once(request)
+        among = None if own is None else self._few_cheaper(own.rank, request)
+        if among is not None:
+            # Other pods of its own queue cost no less.
+            among -= {request.queue}
+            if not among:
+                return own
+        mine = self._candidates_for(request._replace(among=among)).ranking
+        found = mine.first(below=None if own is None else own.rank) or own
+        if not self._apart(request):
             return found
-        among = None if found is None else self._cheaper_queues(found.rank, request)
-        if among is not None and not among:
-            return found
-        if among is not None and 2 * len(among) > len(self._draft.cluster.queues):
-            among = None
+        if found is not None and among is None:
+            among = self._few_cheaper(found.rank, request)
+            if among is not None and not among:
+                return found
         # Where its queue has no surplus, all claims see the same.
         others = self._candidates_for(request._replace(queue=NOBODY, among=among)).ranking.first(
             but=self.nodes_in(request.queue), below=None if found is None else found.rank
@@ -186,8 +189,8 @@ class VictimSearch:
         return others or found
 
     def _at_once(self, request: VictimRequest) -> Option | None:
-        """The option of that job of the claim's queue which gives first, if none can cost less:
-        then nodes need not be compared. Mostly that is so."""
+        """The option of that job of the claim's queue which gives first, if none of the queue can
+        cost less: then its nodes need not be compared. Mostly that is so."""
         cluster, name = self._draft.cluster, request.queue
         queue = cluster.queues.get(name)
         # Whoever looks at fewer pods would not see all that are still too young.
@@ -197,8 +200,9 @@ class VictimSearch:
         if heap is None:
             heap = self._first_victims[name] = list(queue.first_victims)
         while heap:
+            fresh = heap[0].job not in self._draft.jobs
             job = self._draft.job(heap[0].job)
-            now = job.first_victim()
+            now = heap[0] if fresh else job.first_victim()
             if now == heap[0]:
                 break
             if now is None:
@@ -212,26 +216,22 @@ class VictimSearch:
         if n is None or cluster.idle_slots(shape)[n] < 0:
             return None
         left = self._nodes.left(n)
-        slots = slots_in(left, shape)
-        cost_per_slot, cost, *_ = queue.least_cost(shape, request.need)
-        rank = Rank(cost_per_slot, cost, *first[:2], *OWN, first.surplus, first.last)
-        victim = Victim(job.bound[first.pod], job, n)
-        won = slots_in(tuple(map(add, left, vector)), shape) - slots
+        won = slots_in(tuple(map(add, left, vector)), shape) - slots_in(left, shape)
         if not job.state.gives_way(request.priority) or won <= 0:
             return None
-        option = self._ranks.option((victim,), name, min(request.need, won))
-        if option.rank != rank or self._cheaper_queues(rank, request) - {name}:
+        cost, won = 0 if job.unit_remainder else job.state.unit, min(request.need, won)
+        if (cost / won, cost) != queue.least_cost(shape, request.need)[:2]:
             return None
-        return option
+        rank = Rank(cost / won, cost, *first[:2], *OWN, first.surplus, first.last)
+        return Option(rank, first.pod, (Victim(job.bound[first.pod], job, n),), won)
 
-    def _cheaper_queues(self, rank: Rank, request: VictimRequest) -> frozenset[str]:
-        """Queues of which a pod might leave for another's claim at less than this."""
+    def _few_cheaper(self, rank: Rank, request: VictimRequest) -> frozenset[str] | None:
+        """Queues of which a pod might leave for another's claim at less than this; None: most."""
         asked, queues = (rank[:5], request.shape, request.need), self._draft.cluster.queues
         if asked not in self._cheaper_than:
             least = {name: q.least_cost(request.shape, request.need) for name, q in queues.items()}
-            self._cheaper_than[asked] = frozenset(
-                name for name, cost in least.items() if (*cost, 1) <= rank[:5]
-            )
+            found = frozenset([name for name, cost in least.items() if (*cost, 1) <= rank[:5]])
+            self._cheaper_than[asked] = None if 2 * len(found) > len(queues) else found
         return self._cheaper_than[asked]
 
     def _candidates_for(self, request: VictimRequest) -> _Candidates:
@@ -260,24 +260,28 @@ class VictimSearch:
         if request.within is not None:
             tree, queues = self._queues.tree, self._draft.cluster.queues
             return self._nodes_of(name for name in queues if tree.within(name, request.within))
+        mine = self.nodes_in(request.queue) if self._apart(request) else None
         if request.among is not None:
-            return self._nodes_of(request.among)
-        nodes = len(self._nodes.states)
-        if request.queue == NOBODY or nodes <= FEW:
-            return None
-        mine = self.nodes_in(request.queue)
-        # Its own candidates may as well have all nodes if most are its queue's.
-        return None if 2 * len(mine) > nodes else mine
+            among = self._nodes_of(request.among)
+            return among if mine is None else among & mine
+        return mine
+
+    def _apart(self, request: VictimRequest) -> bool:
+        """Return whether nodes with surplus of the claim's queue are searched apart from others; it
+        may as well see all where nodes are few, or most are its queue's."""
+        nodes, asks = len(self._nodes.states), request.queue != NOBODY
+        asks = asks and request.own is None and request.within is None and nodes > FEW
+        return asks and 2 * len(self.nodes_in(request.queue)) <= nodes
 
     def _least(self, n: int, request: VictimRequest) -> Rank | None:
         """Node n's option has no smaller rank; None if it has no option."""
         state = self._nodes.states[n]
-        surplus = state.surplus
-        if surplus is None:
+        here = state.surplus
+        if here is None:
             return None
         asked = request.shape, request.queue, request.protected
         if n in self._nodes.changed or state.terminating:
-            found = surplus.least(self._nodes.left(n), *asked)
+            found = here.least(self._nodes.left(n), *asked)
         else:
             found = state.least_option(*asked)
         if found is None:
@@ -286,23 +290,14 @@ class VictimSearch:
         if not found.own:
             right = 1
             if self._any_right:
-                rights = [self._ranks.right(*each) for each in surplus.queues]
+                rights = [self._ranks.right(*each) for each in here.queues]
                 right, share = min([r.right for r in rights]), min([r.share for r in rights])
         cost = found.pods
-        if surplus.units and any(
-            self._draft.job(state.job.key).unit_remainder for state in surplus.jobs
-        ):
+        if here.units and any(self._draft.job(state.job.key).unit_remainder for state in here.jobs):
             cost = 0
-        return Rank(
-            cost / min(request.need, found.slots),
-            cost,
-            found.protected,
-            found.running,
-            right,
-            share,
-            found.surplus,
-            found.last,
-        )
+        per_slot = cost / min(request.need, found.slots)
+        surplus, last = found.surplus, found.last
+        return Rank(per_slot, cost, found.protected, found.running, right, share, surplus, last)
 
     def option(self, n: int, request: VictimRequest) -> Option | None:
         """The best smallest set of node n's surplus that makes room for one more such pod."""
@@ -408,16 +403,12 @@ class VictimSearch:
                         return self._ranks.option((Victim(pod, job, n),), claim.queue)
             return None
 
-        def least(key: str) -> Rank | None:
-            option = look(key)
-            return None if option is None else option.rank
-
         keys = [
             state.job.key
             for state in jobs
             if state.may_give and state.gives_way(claim.priority) and full.eased(state.shape.vector)
         ]
-        return BestFirst(keys, least, look)
+        return BestFirst(keys, lambda key: (option := look(key)) and option.rank, look)
 
     def evict(self, victims: Iterable[Victim]) -> None:
         """These pods leave for a claim."""
@@ -426,7 +417,7 @@ class VictimSearch:
             free = job.unit_remainder > 0
             job.evict(victim.pod)
             self._nodes.leave(n, victim.vector, reclaimed=True)
-            self._draft.quotas.leave(job.state.namespace, job.state.counted)
+            self._draft.quotas.leave(job.state)
             self._queues.use(job.job.queue, victim.vector, -1)
             if not free and job.unit_remainder:
                 # The rest of the unit now leaves for nothing, wherever it is.
