@@ -26,7 +26,7 @@ SLOW_TIMES = 3.0
 """So many times what the others take, a slow node takes."""
 
 Shows = Callable[[Group], bool]
-"""Whether a group passes."""
+"""Returns whether a group passes."""
 
 
 @dataclass(frozen=True)

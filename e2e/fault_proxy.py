@@ -27,7 +27,7 @@ class Faults:
     """Refused with 409, 429 or 500, or the connection is closed, before or after the API server
     did what was asked."""
     expired: float = 0.1
-    """Of watches: 410 at once."""
+    """Share of watches that get 410 at once."""
     longest_watch: float = 3.0
     """Watches are cut after a random time up to this."""
 
@@ -48,7 +48,7 @@ class FaultProxy:
         self._target, self.faults, self._tls = target.rstrip("/"), faults, tls
         self._random = random.Random(seed)
         self.counted: Counter[str] = Counter()
-        """What was done to requests, by name."""
+        """Outcomes of requests, counted by name."""
         self.url = ""
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What kubectl is told at once, with the operator's webhooks; and what becomes of a job without."""
+"""Refusals that kubectl is told at once, with webhooks; and what becomes of a job without."""
 
 from __future__ import annotations
 

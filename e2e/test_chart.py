@@ -1,4 +1,4 @@
-"""What the Helm chart and kustomize make is accepted by an API server, as it stands."""
+"""The Helm chart's and kustomize's output is accepted by an API server, as it stands."""
 
 from __future__ import annotations
 

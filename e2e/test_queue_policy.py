@@ -1,4 +1,4 @@
-"""What queue admins are promised, with a scheduler that evicts by itself if we are too late."""
+"""Promises to queue admins, with a scheduler that evicts by itself if we are too late."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ async def test_a_minimum_that_cannot_start_is_named(world: QueueWorld) -> None:
 # E6
 
 GRACE = 10.0
-"""Of the elastic pods; they leave after LEAVE."""
+"""Grace of the elastic pods, in seconds; they leave after LEAVE."""
 LEAVE = 1.0
 
 

@@ -1,4 +1,4 @@
-"""What a real Volcano was seen to do, the scheduler does.
+"""The scheduler does what a real Volcano was seen to do.
 
 Ours on the embedded and on the real control plane, and, with VOLCANO_BIN, Volcano's own, so that
 what was seen stays true.

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 
 GPUS = 4
 GRACE = 5.0
-"""What leaving workers get; ours leave at a step boundary."""
+"""Seconds that leaving workers get; ours leave at a step boundary."""
 
 
 class Training(DemoJob):

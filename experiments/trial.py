@@ -45,7 +45,7 @@ class Trial:
     window: float | None = None
     """Seconds; by default each workload's bound on the makespan."""
     compared: bool = False
-    """Whether to set it beside rigid scheduling, shared and in static shares, job by job."""
+    """Set it beside rigid scheduling, shared and in static shares, job by job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Result:
     """One a workload, where the trial is to be compared."""
     than_static: tuple[WorseOff, ...]
     first: Outcome
-    """Of the first workload."""
+    """Outcome of the first workload."""
     by_workload: Mapping[str, Figures]
 
 

@@ -1,4 +1,4 @@
-"""What a PyTorchJob may say: refusals in Kubeflow's words and ours, warnings, defaults."""
+"""A PyTorchJob's validation: refusals in Kubeflow's words and ours, warnings, defaults."""
 
 from __future__ import annotations
 

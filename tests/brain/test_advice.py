@@ -1,4 +1,4 @@
-"""What is read from objects and what is recommended by it."""
+"""Brain's advice: the facts that it reads from objects, and what it recommends by them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `top`, `plan` and `explain` see of jobs of other kinds."""
+"""`top`, `plan` and `explain` show jobs of other kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes from one snapshot to the next, and which groups that reaches."""
+"""Grouping finds what changed from one snapshot to the next, and which groups that reaches."""
 
 from __future__ import annotations
 

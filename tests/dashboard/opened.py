@@ -41,7 +41,7 @@ class Opened:
     asked: list[str]
     """Jobs whose details were asked for."""
     description: dict[str, Any] = field(default_factory=dict)
-    """What is described of any job."""
+    """Details of any job."""
 
     async def get(self, path: str, **headers: str) -> tuple[int, bytes, Mapping[str, str]]:
         given = {"Authorization": f"Bearer {TOKEN}"} | headers

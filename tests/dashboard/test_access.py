@@ -1,4 +1,4 @@
-"""Who may read the page: requests are refused before they are looked at, tokens end."""
+"""Access to the page: requests are refused before they are looked at, tokens end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page remembers outlives restarts, is kept once, and for as long as it is asked to be."""
+"""The page's memory outlives restarts, and is kept once, for as long as it is asked to be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the planner would decide next if something were otherwise."""
+"""The page tells what the planner would decide next if something were otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `doctor` says of clusters: nothing of one that is well, and of others the repair."""
+"""`doctor` says nothing of a cluster that is well, and of others the repair."""
 
 from __future__ import annotations
 

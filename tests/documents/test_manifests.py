@@ -1,4 +1,4 @@
-"""What is applied to clusters and built into images fits together, as far as can be told here."""
+"""Manifests and images fit together, as far as can be told here."""
 
 from __future__ import annotations
 

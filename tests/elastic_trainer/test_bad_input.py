@@ -1,4 +1,4 @@
-"""What is given wrong is refused with what was expected, what was found, and what to do."""
+"""Wrong input is refused with what was expected, what was found, and what to do."""
 
 from __future__ import annotations
 

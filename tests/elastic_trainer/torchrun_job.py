@@ -78,7 +78,7 @@ class Job:
         self.patience = PATIENCE
         """Seconds that anything may take which is waited for."""
         self.token = ""
-        """What /status is asked with."""
+        """Token that /status is asked with."""
         self.commits: dict[str, int] = {}
         """Steps by digest of their storage, as /status told of them."""
         self.script = folder / "train.py"

@@ -1,4 +1,4 @@
-"""Who may write, by the Lease alone; whole replicas are in test_operator_process.py."""
+"""Writing is for the Lease's holder alone; whole replicas are in test_operator_process.py."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class OperatorProcess:
         self._root = root
         self.process: asyncio.subprocess.Process | None = None
         self.port = free_port()
-        """Of its health and metrics."""
+        """Port of its health and metrics."""
 
     async def start(self, *, wait: bool = True) -> None:
         with contextlib.ExitStack() as stack:

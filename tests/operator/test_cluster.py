@@ -1,4 +1,4 @@
-"""What the operator remembers beside what its informers hold."""
+"""The operator's memory beside what its informers hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainers tell of their speed, from the coordinator's answer to the job's status."""
+"""Trainers' speeds, from the coordinator's answer to the job's status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What queue admins read in a QueuePolicy's status, and the CRD that holds it."""
+"""A QueuePolicy's status, which queue admins read, and the CRD that holds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a ScalePlan's status says of it, from its creation to its end."""
+"""A ScalePlan's status, from its creation to its end."""
 
 from __future__ import annotations
 

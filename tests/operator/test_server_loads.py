@@ -1,4 +1,4 @@
-"""What the operator hears of parameter servers, and what it makes of it."""
+"""Parameter servers' loads: what the operator hears of them, and what it makes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose failure a pod's end is, and that the trainer judges by the same texts."""
+"""Classes of failures: whose a pod's end is, and that the trainer judges by the same texts."""
 
 from __future__ import annotations
 

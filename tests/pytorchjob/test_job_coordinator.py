@@ -1,4 +1,4 @@
-"""What the operator does for a job's coordinator: token, dedicated pod, events of failures."""
+"""The operator's work for a job's coordinator: token, dedicated pod, events of failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job costs: each call to the API server counts."""
+"""A job's cost: each call to the API server counts."""
 
 from __future__ import annotations
 

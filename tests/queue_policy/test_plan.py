@@ -1,4 +1,4 @@
-"""What the planner promises, situation by situation: sizes, newcomers, growth."""
+"""The planner's promises, situation by situation: sizes, newcomers, growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for a minimum, and whose turn it is."""
+"""Claims to a minimum: who waits, and whose turn it is."""
 
 from __future__ import annotations
 

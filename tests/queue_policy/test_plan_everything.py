@@ -1,4 +1,4 @@
-"""What the planner promises when every field of policies, queues and jobs is used."""
+"""The planner's promises when every field of policies, queues and jobs is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets what is idle, and how far each job grows."""
+"""Growth: who gets what is idle, and how far each job grows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not tried again at once, and what doesn't wait for ever."""
+"""The planner's patience: what is not tried again at once, and what doesn't wait for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each mode of a queue policy does to the plan, and how surplus is taken and moved."""
+"""Modes of a queue policy: what each does to the plan, and how surplus is taken and moved."""
 
 from __future__ import annotations
 

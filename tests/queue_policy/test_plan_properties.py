@@ -1,4 +1,4 @@
-"""What the planner promises in every situation hypothesis can think of."""
+"""The planner's promises in every situation hypothesis can think of."""
 
 from __future__ import annotations
 

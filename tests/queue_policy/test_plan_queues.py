@@ -1,4 +1,4 @@
-"""What queues may hold, what they have a right to, and who gives to whom across them."""
+"""Queues: what they may hold, what they have a right to, and who gives to whom across them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gives GPUs to whom, and who never does."""
+"""Rebalancing: who gives GPUs to whom, and who never does."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What a queue in mode DryRun would do is shown, and nothing else changes by it; and what a planner
-that goes on from plan to plan remembers.
-"""
+"""A trial (mode DryRun) is shown, and nothing else changes by it; and what a planner that goes
+on from plan to plan remembers."""
 
 from __future__ import annotations
 

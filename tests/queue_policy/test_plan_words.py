@@ -1,4 +1,4 @@
-"""What people are told about a plan."""
+"""A plan's words to people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes known of workers that fail, from a real torchrun and piece by piece."""
+"""Failures of workers become known, from a real torchrun and piece by piece."""
 
 from __future__ import annotations
 

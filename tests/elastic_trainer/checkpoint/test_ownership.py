@@ -1,5 +1,5 @@
-"""Whose folder it is, among real processes: two jobs, two sides of a partition, pods that share
-nothing."""
+"""A folder has one owner among real processes: two jobs, two sides of a partition, pods that
+share nothing."""
 
 from __future__ import annotations
 

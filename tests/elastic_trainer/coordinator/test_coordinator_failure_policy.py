@@ -1,4 +1,4 @@
-"""What two nodes raise fails the job; what one node raises again leaves that node out."""
+"""An error of two nodes fails the job; one that a node raises again leaves that node out."""
 
 from __future__ import annotations
 

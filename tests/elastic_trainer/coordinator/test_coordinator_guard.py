@@ -1,4 +1,4 @@
-"""Who the coordinator lets in, and what strangers, floods and the unequal are told."""
+"""The coordinator's guard: whom it lets in, and what strangers, floods and the unequal are told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one agent says costs no look at all the others, however many they are."""
+"""A message of one agent costs no look at all the others, however many they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a coordinator tells of rounds, speeds and failures."""
+"""A coordinator's status tells of rounds, speeds and failures."""
 
 from __future__ import annotations
 

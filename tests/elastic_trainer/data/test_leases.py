@@ -1,4 +1,4 @@
-"""Who gets which lease, decision by decision."""
+"""Leases are given out, decision by decision."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SAMPLES, BATCH = 1200, 24
 split_tables.PIECE_BYTES = 4096  # so that even these tables move in several parts
 table_meter.WINDOW_SECONDS = 0.5
 SHORT = timedelta(seconds=1)
-"""Of patience with a storage, for tests."""
+"""Patience with a storage, for tests."""
 
 
 class Clicks(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""Who may speak on an agent's socket, and what it is believed."""
+"""An agent's socket: who may speak on it, and what of that is believed."""
 
 from __future__ import annotations
 

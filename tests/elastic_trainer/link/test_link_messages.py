@@ -1,4 +1,4 @@
-"""What is a message between agent and worker, and what isn't."""
+"""Messages between agent and worker: what is one, and what isn't."""
 
 from __future__ import annotations
 

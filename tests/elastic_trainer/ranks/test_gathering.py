@@ -1,4 +1,4 @@
-"""What ranks tell one another arrives whole, by few messages where it is short."""
+"""Ranks' words to one another arrive whole, by few messages where they are short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a folder is, and which of two writers goes on."""
+"""A folder's claim: whose it is, and which of two writers goes on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What agents and coordinators do by themselves in a world that nothing disturbs any more: each
-agent asks, stands, votes, hosts and dials as its `Follower` says.
-"""
+"""Runs agents and coordinators by themselves in a world that nothing disturbs any more: each
+agent asks, stands, votes, hosts and dials as its `Follower` says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose word it takes, by hand."""
+"""Electorates, by hand: whose word an election takes."""
 
 from __future__ import annotations
 

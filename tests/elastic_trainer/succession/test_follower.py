@@ -1,4 +1,4 @@
-"""What an agent believes of its coordinator, and where it looks for another."""
+"""An agent's belief about its coordinator, and where it looks for another."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Agent:
     alive: bool = True
     gone: set[str] = field(default_factory=set)
     count: Count | None = None
-    """Of the votes for it, while it stands."""
+    """Votes for it, while it stands."""
     trained: Round | None = None
     """That its workers made their last step in, which they have live."""
     asked: bool = False

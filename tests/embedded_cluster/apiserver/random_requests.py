@@ -1,4 +1,4 @@
-"""What clients may send to the embedded API server: random, right, and nearly right."""
+"""Draws requests that clients may send to the embedded API server: random, right, nearly right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API server does for pods: defaults, priority, binding, grace, eviction, logs."""
+"""The API server's work for pods: defaults, priority, binding, grace, eviction, logs."""
 
 from __future__ import annotations
 

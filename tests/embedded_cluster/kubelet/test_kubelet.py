@@ -1,4 +1,4 @@
-"""What containers are given: addresses and names, environment, files."""
+"""Containers are given addresses and names, environment, files."""
 
 from __future__ import annotations
 

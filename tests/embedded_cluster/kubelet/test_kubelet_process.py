@@ -1,4 +1,4 @@
-"""What a pod on a virtual node may rely on, with real processes over a real API server."""
+"""A virtual node's promises to a pod, with real processes over a real API server."""
 
 from __future__ import annotations
 

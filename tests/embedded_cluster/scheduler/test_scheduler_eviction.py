@@ -1,4 +1,4 @@
-"""Who goes so that others can come, as sentences: tables over the pure session."""
+"""Eviction, as sentences: who goes so that others can come; tables over the pure session."""
 
 from __future__ import annotations
 

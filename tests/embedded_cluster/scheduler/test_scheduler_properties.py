@@ -1,4 +1,4 @@
-"""What holds in every cluster, whatever comes."""
+"""The scheduler's promises in every cluster, whatever comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a real Volcano was seen to do, the pure session does.
+"""The pure session does what a real Volcano was seen to do.
 
 e2e/test_scheduler.py plays the same on processes.
 """
