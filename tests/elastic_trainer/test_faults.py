@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.elastic_trainer.torch_process import TorchProcess, module
 
 pytestmark = pytest.mark.process
 
@@ -25,6 +25,9 @@ HOST_FAULTS = ("kill_coordinator_node", "freeze_coordinator_node", "part_network
     ],
 )
 def test_random_faults_lose_and_repeat_nothing(options: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", HARNESS, *options, "--folder", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
+    harness = TorchProcess(module(HARNESS), *options, "--folder", tmp_path)
+    try:
+        said, errors = harness.communicate(timeout=300)
+    finally:
+        harness.kill()
+    assert harness.returncode == 0, said[-3000:] + errors[-5000:]

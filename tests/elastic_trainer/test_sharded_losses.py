@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -19,6 +17,7 @@ from tests.elastic_trainer.sharded_harness import (
 )
 from tests.elastic_trainer.sharded_loop_training import LoopTraining
 from tests.elastic_trainer.sharded_round import Round
+from tests.elastic_trainer.torch_process import TorchProcess, module
 
 pytestmark = pytest.mark.process
 
@@ -30,10 +29,13 @@ def test_losses_and_resizes_cost_no_committed_step_and_no_read_of_storage(
     pytestconfig: pytest.Config, lives: list[str]
 ) -> None:
     seeds = ["--seeds", "100"] if pytestconfig.getoption("--long") else ["--seeds", "2"]
-    command = [sys.executable, "-m", HARNESS, "--seed", "7", *seeds, *lives]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-    assert "nothing lost" in done.stdout
+    harness = TorchProcess(module(HARNESS), "--seed", "7", *seeds, *lives)
+    try:
+        said, errors = harness.communicate(timeout=3600)
+    finally:
+        harness.kill()
+    assert harness.returncode == 0, said[-5000:] + errors[-5000:]
+    assert "nothing lost" in said
 
 
 def test_after_four_of_six_nodes_left_the_two_mirror_each_other() -> None:

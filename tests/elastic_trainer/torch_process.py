@@ -20,6 +20,7 @@ from typing import IO
 
 from tests.elastic_trainer import nursery
 
+_ROOT = Path(__file__).parents[2]
 _STDIN = "STDIN_OF_TORCH_PROCESS"
 # A fork has its parent's stdin until it opens the pipe that is meant for it.
 _HEAD = f"import os; os.dup2(os.open(os.environ.pop({_STDIN!r}), os.O_RDONLY), 0)\n"
@@ -91,6 +92,12 @@ class TorchProcess:
             self._stdin = -1
         self._errors.seek(0)
         return rest[0], self._errors.read()
+
+
+def module(name: str) -> str:
+    """Return the script that does what `python -m NAME` does in the checkout."""
+    run = f"runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
+    return f"import runpy, sys; sys.path[0] = {str(_ROOT)!r}; {run}\n"
 
 
 @functools.cache
