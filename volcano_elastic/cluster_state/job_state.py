@@ -272,16 +272,15 @@ class JobState:
     @property
     def may_give(self) -> bool:
         """True if surplus of the job might leave for a claim in some plan."""
-        return self.most_surplus is not None
+        return self.job.desired - self.job.min >= self.unit and self.movable
 
     @fact
     def most_surplus(self) -> JobSurplus | None:
         """The surplus that it has at most; None if none might leave for a claim in any plan."""
-        job = self.job
-        pods = job.desired - job.min
-        if pods < self.unit or not self.movable:
+        if not self.may_give:
             return None
-        return JobSurplus(-pods * self.unit_gpus / self.weight, pods, job.queue)
+        pods = self.job.desired - self.job.min
+        return JobSurplus(-pods * self.unit_gpus / self.weight, pods, self.job.queue)
 
     @fact
     def first_victim(self) -> FirstVictim | None:
