@@ -29,6 +29,7 @@ from elastic_trainer.proto.coordinator_pb2 import CoordinatorMessage
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 from elastic_trainer.protocol.abridgement import abridge
 from elastic_trainer.protocol.auth import HEADER
+from elastic_trainer.protocol.encoding import decode, encode_agent
 from elastic_trainer.protocol.message import (
     VERSION,
     AgentMessage,
@@ -40,8 +41,6 @@ from elastic_trainer.protocol.message import (
     Round,
     Taken,
     Whole,
-    decode,
-    encode_agent,
 )
 from elastic_trainer.protocol.pace import BEAT_SECONDS, beat_seconds
 from elastic_trainer.succession.electorate import electorate_of

@@ -28,14 +28,8 @@ from typing import Any
 import grpc.aio
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 from elastic_trainer.protocol.auth import HEADER, TOKEN_VARIABLE
-from elastic_trainer.protocol.message import (
-    MESSAGE_BYTES,
-    VERSION,
-    Heartbeat,
-    Hello,
-    Join,
-    encode_agent,
-)
+from elastic_trainer.protocol.encoding import encode_agent
+from elastic_trainer.protocol.message import MESSAGE_BYTES, VERSION, Heartbeat, Hello, Join
 from elastic_trainer.protocol.pace import BEAT_SECONDS
 
 from benchmarks.endpoint import free_endpoint

@@ -15,6 +15,7 @@ from elastic_trainer.proto.coordinator_pb2_grpc import (
     add_CoordinatorServicer_to_server,
 )
 from elastic_trainer.protocol.abridgement import digest_of
+from elastic_trainer.protocol.encoding import decode, decode_value, encode_coordinator
 from elastic_trainer.protocol.message import (
     ABRIDGED_VERSION,
     VERSION,
@@ -27,9 +28,6 @@ from elastic_trainer.protocol.message import (
     Member,
     Round,
     Whole,
-    decode,
-    decode_value,
-    encode_coordinator,
 )
 
 from tests.elastic_trainer.agent.identity import alone

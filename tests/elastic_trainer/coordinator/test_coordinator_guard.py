@@ -20,16 +20,8 @@ from elastic_trainer.metrics.http import Request
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 from elastic_trainer.proto.leases_pb2_grpc import LeasesStub
 from elastic_trainer.protocol.auth import HEADER, check_compatible, check_token, is_loopback
-from elastic_trainer.protocol.message import (
-    MESSAGE_BYTES,
-    VERSION,
-    Heartbeat,
-    Hello,
-    Join,
-    Round,
-    decode,
-    encode_agent,
-)
+from elastic_trainer.protocol.encoding import decode, encode_agent
+from elastic_trainer.protocol.message import MESSAGE_BYTES, VERSION, Heartbeat, Hello, Join, Round
 
 from tests.elastic_trainer.torchrun_job import free_endpoint
 

@@ -12,6 +12,7 @@ from elastic_trainer.coordinator.__main__ import main
 from elastic_trainer.coordinator.model import Received, Settings
 from elastic_trainer.coordinator.server import CoordinatorServer
 from elastic_trainer.metrics.http import BODY_BYTES, CONNECTIONS, Request, json_answer, serve_http
+from elastic_trainer.protocol.encoding import decode, encode_agent, encode_coordinator
 from elastic_trainer.protocol.message import (
     Committed,
     Dismissed,
@@ -32,9 +33,6 @@ from elastic_trainer.protocol.message import (
     Reported,
     Round,
     Tables,
-    decode,
-    encode_agent,
-    encode_coordinator,
 )
 
 GOODPUT = Goodput("i", 2, (3, 0), "k", (Moment("a", 5),), (Moment("b", 6), Moment("c", 7)))

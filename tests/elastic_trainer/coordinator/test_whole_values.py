@@ -10,6 +10,7 @@ import grpc.aio
 from elastic_trainer.coordinator.model import Phase
 from elastic_trainer.coordinator.server import CoordinatorServer
 from elastic_trainer.protocol.abridgement import WHOLE_BYTES, abridge
+from elastic_trainer.protocol.encoding import decode, encode_agent
 from elastic_trainer.protocol.message import (
     AskWhole,
     Electorate,
@@ -19,8 +20,6 @@ from elastic_trainer.protocol.message import (
     Progress,
     Round,
     Whole,
-    decode,
-    encode_agent,
 )
 from elastic_trainer.succession.electorate import electorate_of
 

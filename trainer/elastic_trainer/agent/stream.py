@@ -16,6 +16,7 @@ from elastic_trainer.identity import Identity, address_toward
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 from elastic_trainer.protocol.abridgement import abridge
 from elastic_trainer.protocol.auth import HEADER
+from elastic_trainer.protocol.encoding import decode, encode_agent
 from elastic_trainer.protocol.message import (
     MESSAGE_BYTES,
     AgentMessage,
@@ -23,8 +24,6 @@ from elastic_trainer.protocol.message import (
     Heartbeat,
     Hello,
     Whole,
-    decode,
-    encode_agent,
 )
 from elastic_trainer.protocol.pace import silence
 from elastic_trainer.retry import coordinator_policy

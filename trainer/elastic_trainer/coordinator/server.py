@@ -60,6 +60,7 @@ from elastic_trainer.protocol.auth import (
     check_compatible,
     check_token,
 )
+from elastic_trainer.protocol.encoding import decode, encode_agent, encode_coordinator
 from elastic_trainer.protocol.guarded_server import guarded_server
 from elastic_trainer.protocol.keepalive import SERVER_SECONDS, options
 from elastic_trainer.protocol.message import (
@@ -71,9 +72,6 @@ from elastic_trainer.protocol.message import (
     Hello,
     Member,
     Round,
-    decode,
-    encode_agent,
-    encode_coordinator,
 )
 from elastic_trainer.protocol.pace import beat_seconds
 from elastic_trainer.succession.electorate import voters

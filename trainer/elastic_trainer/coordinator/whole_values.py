@@ -9,16 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_trainer.protocol.abridgement import digest_of
-from elastic_trainer.protocol.message import (
-    AgentMessage,
-    AskWhole,
-    Electorate,
-    Hello,
-    Round,
-    Whole,
-    decode_value,
-    encode_value,
-)
+from elastic_trainer.protocol.encoding import decode_value, encode_value
+from elastic_trainer.protocol.message import AgentMessage, AskWhole, Electorate, Hello, Round, Whole
 
 ASK_SECONDS = 0.5
 """For the agent that was asked to answer; then the next one that waits is asked too."""
