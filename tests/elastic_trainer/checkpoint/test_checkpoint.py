@@ -6,8 +6,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from datetime import timedelta
@@ -31,6 +29,7 @@ from torch.utils.data import TensorDataset
 
 from tests.elastic_trainer.store.faulty_store import FaultyStore
 from tests.elastic_trainer.store.stuck_calls import StuckCalls
+from tests.elastic_trainer.torch_process import TorchProcess, module
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "digits.py"
 SAMPLES, EPOCHS = 50, 3
@@ -392,25 +391,26 @@ class TestCheckpointer:
             Script(tmp_path, every=every)
 
 
-def run_example(
-    folder: Path, *arguments: str, workers: int = 0
-) -> subprocess.CompletedProcess[str]:
-    """The example, alone or with torchrun and two workers."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
-    command = [sys.executable, *(torchrun if workers else []), str(EXAMPLE)]
+def run_example(folder: Path, *arguments: str, workers: int = 0) -> tuple[int, str, str]:
+    """Return exit code, stdout and stderr of the example, alone or with torchrun and workers."""
+    torchrun = ("--standalone", f"--nproc-per-node={workers}", EXAMPLE)
     environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PET_", "TORCHELASTIC_", "VOLCANO_ELASTIC_"))
     }
-    return subprocess.run(
-        [*command, "--folder", str(folder), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    script = module("torch.distributed.run") if workers else EXAMPLE.read_text()
+    process = TorchProcess(
+        script,
+        *(torchrun if workers else ()),
+        *("--folder", folder, *arguments),
+        environment=environment,
     )
+    try:
+        said, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    return process.wait(), said, errors
 
 
 class TestExample:
@@ -419,16 +419,16 @@ class TestExample:
 
     @pytest.mark.process
     def test_two_processes_then_one_share_one_training(self, tmp_path: Path) -> None:
-        ended = run_example(tmp_path, "--epochs", "2", workers=2)
-        assert ended.returncode == 0, ended.stderr
-        result = json.loads(ended.stdout.splitlines()[-1])
+        code, said, errors = run_example(tmp_path, "--epochs", "2", workers=2)
+        assert code == 0, errors
+        result = json.loads(said.splitlines()[-1])
         assert result == json.loads((tmp_path / "result.json").read_text())
         assert (result["steps"], result["samples"]) == (2 * 45, 2 * 1437)
         assert verify(tmp_path / "audit", 1437, 2).ok
         # The same folder, another world, two more epochs.
-        ended = run_example(tmp_path, "--epochs", "4")
-        assert ended.returncode == 0, ended.stderr
-        result = json.loads(ended.stdout.splitlines()[-1])
+        code, said, errors = run_example(tmp_path, "--epochs", "4")
+        assert code == 0, errors
+        result = json.loads(said.splitlines()[-1])
         assert (result["steps"], result["samples"]) == (2 * 45 + 2 * 90, 4 * 1437)
         assert result["accuracy"] > 0.88
         report = verify(tmp_path / "audit", 1437, 4)
@@ -439,9 +439,9 @@ class TestExample:
         self, tmp_path: Path
     ) -> None:
         (tmp_path / "file").write_text("in the way")
-        ended = run_example(tmp_path / "file" / "commits", "--epochs", "1", workers=2)
-        assert ended.returncode != 0
-        assert "file/commits/TRAINING can't be used: Not a directory" in ended.stderr
+        code, _, errors = run_example(tmp_path / "file" / "commits", "--epochs", "1", workers=2)
+        assert code != 0
+        assert "file/commits/TRAINING can't be used: Not a directory" in errors
 
 
 def test_logging_is_left_to_the_script() -> None:
