@@ -138,9 +138,10 @@ def test_a_node_whose_devices_failed_is_checked_with_the_others_before_it_trains
     for index in range(3):
         environment = {**PATIENT, NODE_VARIABLE: f"gpu-{index}", FAULT_VARIABLE: "wrong:gpu-2"}
         job.start(index, environment={**environment, RECHECK_VARIABLE: str(PATIENCE)})
-    job.stepping(3)
     told = job.until("it is left out", lambda told: bool(told.get("excluded")))
     told = job.stepping(2, after_round=told["round"] - 1)
+    trained = next(one for one in told["rounds"] if one["world"] == 3)
+    assert trained["end"] == "workers of worker 2 failed"
     assert verdicts(told) == {0: "proven", 1: "proven", 2: "condemned"}
     [excluded] = told["excluded"]
     assert excluded["node"] == "gpu-2"

@@ -26,7 +26,6 @@ from torch.utils.data import TensorDataset
 
 SAMPLES, BATCH = 1200, 24
 split_tables.PIECE_BYTES = 4096  # so that even these tables move in several parts
-table_meter.WINDOW_SECONDS = 0.5
 SHORT = timedelta(seconds=1)
 """Patience with a storage, for tests."""
 
@@ -171,6 +170,7 @@ def die_at(point: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    table_meter.WINDOW_SECONDS = 0.5
     if "DIE_AT" in os.environ:
         die_at(os.environ["DIE_AT"], Path(sys.argv[1]))
     train(Path(sys.argv[1]), pace=0.02)
