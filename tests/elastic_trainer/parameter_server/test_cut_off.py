@@ -29,7 +29,7 @@ from elastic_trainer.parameter_server.reports import copy_message
 from elastic_trainer.parameter_server.service import Service
 from elastic_trainer.parameter_server.wire import pack, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct
@@ -349,7 +349,22 @@ ORDERS = st.lists(st.one_of(episodes(), st.lists(EVENTS, max_size=3)), min_size=
 )
 
 
+# A server that has taken rows, and is killed before it knows who is to keep a copy of them.
+KILLED_UNKNOWING: list[Event] = [
+    ("restart", 2),
+    ("goes_on", 5),
+    ("move", 0, 2),
+    ("goes_on", 5),
+    ("cut", 0, 2, "after"),
+    ("goes_on", 1),
+    ("hear",),
+    ("restart", 2),
+    ("goes_on", 5),
+]
+
+
 @given(ORDERS)
+@example(KILLED_UNKNOWING)
 @settings(deadline=None)
 def test_rows_go_on_from_the_newest_that_are_left(events: list[Event]) -> None:
     async def run() -> None:

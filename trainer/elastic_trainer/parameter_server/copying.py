@@ -84,11 +84,10 @@ class Copier:
         self._soon.set()
 
     def uncopied(self) -> NDArray[np.bool_]:
-        """Tell which of the buckets that are held here aren't in the copy yet."""
+        """Tell which of the buckets that are held here aren't in the copy yet: all, where it isn't
+        known who is to keep one, as before a server has heard of others."""
         now = self._served()
-        if not now.keeper:
-            return np.zeros(BUCKETS, dtype=bool)
-        if now != self._of:
+        if not now.keeper or now != self._of:
             return now.holder.held.copy()
         found: NDArray[np.bool_] = now.holder.held & (self._covered != now.holder.turns)
         return found
