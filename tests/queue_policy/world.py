@@ -130,6 +130,13 @@ def applied(snapshot: Snapshot, made: Plan, now: datetime) -> Snapshot:
             continue
         names = {p.key for p in kept}
         alive = [p for p in kept if p.job == new.key and not p.terminating]
+        # Whom a size has no place for, the job's reconcile deletes, the last first.
+        alive.sort(key=lambda p: p.index)
+        for p in alive[max(0, new.desired - new.succeeded) :]:
+            kept.remove(p)
+            if p.node is not None:
+                kept.append(replace(p, terminating=True, leaves_by=now + timedelta(seconds=30)))
+        del alive[max(0, new.desired - new.succeeded) :]
         missing = new.desired - len(alive) - new.succeeded
         index = 0
         # A terminating pod still has its name: the operator takes the next one, but waits for
