@@ -48,7 +48,7 @@ from elastic_trainer.store.storage import Storage
 
 MOST_CHANGES = 8
 """Saves of what changed that follow one with all rows."""
-PIECE_BYTES = 8 << 20
+PIECE_BYTES = 6 << 20
 """Bytes of buckets that a rank gives or takes between two steps."""
 LEAVE_SECONDS = 5.0
 """In which ranks that leave give their buckets away, while training goes on."""
