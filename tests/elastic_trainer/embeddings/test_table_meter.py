@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from elastic_trainer import ElasticEmbedding, SplitTables
+from elastic_trainer.embeddings.id_samples import IdSamples
 from elastic_trainer.embeddings.row_optimizer import SGD
 from elastic_trainer.embeddings.table_meter import SAMPLED, WINDOW_SECONDS
+from elastic_trainer.link.message import LINE_BYTES, Tables, encode
 from elastic_trainer.metrics.table_load import TableLoad, decoded, encoded, skew, together
 
 
@@ -53,3 +55,29 @@ def test_hot_ids_of_64_bits_survive() -> None:
     ids = (int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max))
     load = TableLoad(hot_ids=ids, hot_share=(0.2, 0.1))
     assert decoded(encoded({"t": load}))["t"].hot_ids == ids
+
+
+def test_ids_that_nobody_asks_for_any_more_are_forgotten() -> None:
+    samples = IdSamples()
+    samples.add(np.array([7, 8]), np.array([3, 1]))
+    for _ in range(1200):  # three hours of windows
+        samples.hot(8)
+        samples.halve()
+    assert samples.hot(8) == ((), ())
+    samples.add(np.array([9]), np.array([2]))
+    assert samples.hot(8) == ((9,), (1.0,))
+
+
+@pytest.mark.parametrize("tables", [1, 100, 3000])
+def test_what_is_told_of_many_tables_fits_into_a_message(tables: int) -> None:
+    hot = tuple(range(8))
+    loads = {
+        f"table-{number}": TableLoad(10**9 + number, hot_ids=hot, hot_share=(0.1,) * 8)
+        for number in range(tables)
+    }
+    text = encoded(loads)
+    assert len(encode(Tables(text))) < LINE_BYTES
+    told = decoded(text)
+    assert f"table-{tables - 1}" in told, "tables with most rows are told"
+    assert all(one.rows == loads[name].rows for name, one in told.items())
+    assert told == loads or tables > 1

@@ -475,3 +475,13 @@ async def test_damaged_copy_is_not_adopted(tmp_path: Path, monkeypatch: pytest.M
     file.write_bytes(content)
     assert await run.adopted(np.arange(BUCKETS)) is None
     assert run.keeper._backups.copies.kept() == [] and not run.keeper.holder.held.any()
+
+
+def test_rows_want_a_copy_until_it_is_told_that_nobody_keeps_one() -> None:
+    holder = Service("a:1", "first", "").holder
+    holder.held[:3] = True
+    copier = Copier("life", lambda: Served(holder, "e", "", "", is_told), lambda _: None)
+    is_told = False
+    assert np.flatnonzero(copier.uncopied()).tolist() == [0, 1, 2]
+    is_told = True
+    assert not copier.uncopied().any()

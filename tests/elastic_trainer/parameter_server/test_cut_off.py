@@ -14,7 +14,7 @@ from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.row_optimizer import SGD
 from elastic_trainer.embeddings.table import Table, TableSettings
 from elastic_trainer.parameter_server import copying, moving
-from elastic_trainer.parameter_server.copying import Copier, Served
+from elastic_trainer.parameter_server.copying import Copier
 from elastic_trainer.parameter_server.holder import Gradients, Verdict
 from elastic_trainer.parameter_server.moving import Order, give
 from elastic_trainer.parameter_server.placement import (
@@ -72,7 +72,7 @@ class World:
         one._epoch, one._leased_until = "e", float("inf")
         one._backups.copier = Copier(
             one.life,
-            lambda: Served(one.holder, "e", one._owners.keeper, one._owners.keeper_life),
+            one._served_now,
             lambda address: self._stub(one, address),
         )
         return one

@@ -9,6 +9,8 @@ from elastic_trainer.embeddings.hashing import Ids
 
 KNOWN = 512
 """Ids that are counted at a time."""
+LEAST = 1e-6
+"""Counts that are forgotten, halved again and again."""
 OF_A_REQUEST = 16
 """Counted of each request or step: those that come most often."""
 
@@ -32,10 +34,12 @@ class IdSamples:
     def hot(self, most: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Return the ids that come most often, at most so many, and their shares of all."""
         known = self._known
+        if not self._all:
+            return (), ()
         hot = sorted(known, key=lambda number: (-known[number], number))[:most]
         return tuple(hot), tuple(round(known[number] / self._all, 6) for number in hot)
 
     def halve(self) -> None:
-        """Let what was so far count half as much."""
-        self._known = {number: count / 2 for number, count in self._known.items()}
-        self._all /= 2
+        """Let what was so far count half as much, and nothing once that is next to nothing."""
+        self._known = {number: count / 2 for number, count in self._known.items() if count > LEAST}
+        self._all = self._all / 2 if self._all > LEAST else 0.0

@@ -230,8 +230,8 @@ def _between(
 
 def parts_after_a_step(left: int, step_seconds: float, part_seconds: float, seconds: float) -> int:
     """Return how many of the parts that are left to move after a step, one at least, so that all
-    have moved in so many seconds. Where these don't do, parts take as long as the step did, and
-    once as much time has passed in vain, all go.
+    have moved in so many seconds. Where these don't do, parts take as long as the step did; where
+    that wouldn't do within LATE_SECONDS more, all go.
 
     Args:
         step_seconds: what the last step took.
@@ -239,9 +239,10 @@ def parts_after_a_step(left: int, step_seconds: float, part_seconds: float, seco
         seconds: may be negative.
     """
     steps_take = seconds - left * part_seconds
+    in_turn = 2 * left * part_seconds
     if steps_take > step_seconds:
         count = left * step_seconds / steps_take
-    elif seconds > -LATE_SECONDS and part_seconds > 0:
+    elif 0 < in_turn < seconds + LATE_SECONDS:
         count = step_seconds / part_seconds
     else:
         count = left

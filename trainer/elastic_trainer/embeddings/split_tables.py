@@ -41,6 +41,7 @@ from elastic_trainer.embeddings.split_table import SplitTable
 from elastic_trainer.embeddings.table import Table
 from elastic_trainer.embeddings.table_files import Part, read_tables, write_tables
 from elastic_trainer.embeddings.table_meter import TableMeter
+from elastic_trainer.identity import GRACE_SECONDS, GRACE_VARIABLE
 from elastic_trainer.metrics.table_load import TableLoad
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.errors import StorageError
@@ -113,6 +114,8 @@ class SplitTables:
         """By rank, who leaves, once that is known."""
         self._gone_by = 0.0
         """When those are to have given all away."""
+        grace = float(os.environ.get(GRACE_VARIABLE) or GRACE_SECONDS)
+        self._leave_seconds = min(LEAVE_SECONDS, grace / 6)
         self._stepped_since = 0.0
         """When they gave something last."""
         self._part_seconds = 0.0
@@ -220,17 +223,21 @@ class SplitTables:
 
     def hand_over(self, leaves: bool) -> bool:
         now = time.monotonic()
+        step_seconds, seconds = now - self._stepped_since, self._leave_seconds
         parts = parts_after_a_step(
-            len(self._left), now - self._stepped_since, self._part_seconds, self._gone_by - now
+            len(self._left), step_seconds, self._part_seconds, self._gone_by - now
         )
-        said = self._group.gather((leaves, parts))
-        leaving = tuple(one for one, _ in said)
+        said = self._group.gather((leaves, parts, step_seconds < seconds))
+        leaving = tuple(one for one, *_ in said)
         if not any(leaving) or all(leaving):
             return True
-        parts = max(parts for _, parts in said)
+        parts = max(parts for _, parts, _ in said)
         if leaving != self._leaving:
-            self._leaving, self._gone_by, parts = leaving, now + LEAVE_SECONDS, 1
+            self._leaving, self._gone_by = leaving, now + seconds
             self._left = self._without([rank for rank, one in enumerate(leaving) if not one])
+            # Another step may be too long for who leaves.
+            parts = 1 if all(quick for *_, quick in said) else len(self._left)
+        parts = max(1, parts)
         began = time.monotonic()
         for _ in range(parts):
             self.move_on()
@@ -335,6 +342,7 @@ class SplitTables:
         return bool(self._left)
 
     def move_on(self) -> None:
+        self._stepped_since = time.monotonic()
         if not self._left:
             return
         self._save_all_next()  # nobody here knows what changed of rows that come

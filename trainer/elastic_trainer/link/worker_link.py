@@ -132,6 +132,8 @@ class WorkerLink:
         self._hold: int | None = None
         self._stop: int | None = None
         self._fence = 0
+        self._stopped_at = (-1, -1)
+        """Round and fence of which it has said that it stands there."""
         self._leaving = False
         self._over_round = -1
         self._waiting = False
@@ -281,7 +283,9 @@ class WorkerLink:
             if self._broken is not None:
                 return Order.ABORTED
             self._park()
-        self._send(Stopped())
+        if self._stopped_at != (self.round, self._fence):  # it may go on beyond, to hand over
+            self._stopped_at = self.round, self._fence
+            self._send(Stopped())
         return Order.LEAVE if self._leaving else Order.FENCE
 
     def committed(self, step: int, round_: int = 0, place: str = "", size: int = 0) -> None:

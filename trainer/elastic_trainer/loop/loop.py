@@ -506,6 +506,8 @@ class ElasticLoop:
         if not self._attempt(partial(self._hand_over, order is Order.LEAVE)):
             return True
         if not self._handed_over:  # the rest goes after the next steps
+            if not self._attempt(checkpointer.save_if_due):
+                return True
             self._feed.passed(self._identity)
             return False
         checkpointer.settle()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from elastic_trainer.metrics.exposition import Metric
@@ -12,6 +12,8 @@ from elastic_trainer.metrics.exposition import Metric
 Labels = tuple[tuple[str, str], ...]
 HOT_IDS = 8
 """Told of each table."""
+MOST_CHARACTERS = 1 << 15
+"""So that it fits into a message to an agent, with its quotes escaped."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,21 @@ def read_table(found: dict[str, Any]) -> TableLoad:
     )
 
 
-def encoded(loads: Mapping[str, TableLoad]) -> str:
-    """Return the loads of tables, by name, as one text."""
+def encoded(loads: Mapping[str, TableLoad], most: int = MOST_CHARACTERS) -> str:
+    """Return the loads of tables, by name, as one text of so many characters at most: where there
+    are too many tables without their hot ids, and if need be those with most rows alone."""
+    text = _text(loads)
+    if len(text) > most:
+        loads = {name: replace(one, hot_ids=(), hot_share=()) for name, one in loads.items()}
+        text = _text(loads)
+    while len(text) > most:
+        names = sorted(loads, key=lambda name: (-loads[name].rows, name))
+        loads = {name: loads[name] for name in names[: len(names) // 2]}
+        text = _text(loads)
+    return text
+
+
+def _text(loads: Mapping[str, TableLoad]) -> str:
     return json.dumps({name: asdict(one) for name, one in loads.items()}, separators=(",", ":"))
 
 

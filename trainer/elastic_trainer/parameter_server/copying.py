@@ -44,6 +44,8 @@ class Served:
     keeper: str
     """Address; empty: nobody."""
     keeper_life: str
+    is_told: bool = True
+    """False before it has heard who is to keep a copy, or nobody."""
 
 
 class _NotKeptError(Exception):
@@ -84,10 +86,12 @@ class Copier:
         self._soon.set()
 
     def uncopied(self) -> NDArray[np.bool_]:
-        """Tell which of the buckets that are held here aren't in the copy yet: all, where it isn't
-        known who is to keep one, as before a server has heard of others."""
+        """Tell which of the buckets that are held here aren't in the copy yet: all, before it is
+        known who is to keep one; none, if nobody is."""
         now = self._served()
-        if not now.keeper or now != self._of:
+        if not now.keeper and now.is_told:
+            return np.zeros(BUCKETS, dtype=bool)
+        if now != self._of:
             return now.holder.held.copy()
         found: NDArray[np.bool_] = now.holder.held & (self._covered != now.holder.turns)
         return found

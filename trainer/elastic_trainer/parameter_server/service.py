@@ -369,7 +369,8 @@ class Service(ParameterServerServicer):
         return messages.AdoptReply(adopted=adopted)
 
     def _served_now(self) -> Served:
-        return Served(self.holder, self._epoch, self._owners.keeper, self._owners.keeper_life)
+        told, none = self._owners, messages.Owners()
+        return Served(self.holder, self._epoch, told.keeper, told.keeper_life, told != none)
 
     # ---- the first server
 

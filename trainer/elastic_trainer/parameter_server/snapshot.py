@@ -93,6 +93,7 @@ class _TableSnapshot:
         self._early: dict[int, list[tuple[Ids, Entries]]] = {}
         """These, by the piece that they are of."""
         self._read: dict[bool, list[Entries]] = {True: [], False: []}
+        self._nothing = table.entries_of(ids[:0])
         table.watchers.append(self._keep)
 
     @property
@@ -119,7 +120,7 @@ class _TableSnapshot:
     def rows_of(self, *, whole: bool) -> list[torch.Tensor]:
         """Return what was read of whole buckets, or of changed ids."""
         some = self._read.pop(whole)
-        return (_joined(some) if some else self.table.entries_of(self._ids[:0])).tensors()
+        return (_joined(some) if some else self._nothing).tensors()
 
     def _keep(self, ids: Ids) -> None:
         """Read what is about to change and wasn't read yet."""
