@@ -113,7 +113,7 @@ def test_copies_are_on_another_node_where_there_is_one(nodes: int, local_world: 
 def test_no_bucket_loses_a_holder_on_the_way_to_another_map(
     n: int, m: int, seed: int, backup: bool, data: st.DataObject
 ) -> None:
-    """Whoever holds what, some copies lost before: each part copies, then drops."""
+    """Each part copies, then drops, whoever holds what, and where some copies were lost before."""
     draw = np.random.default_rng(seed)
     holders = max(n, m)
     before, after = OwnerMap.even(1, n), assign(2, draw.integers(-1, m, BUCKETS).tolist(), m)

@@ -116,10 +116,11 @@ class SplitTables:
         """When those are to have given all away."""
         grace = float(os.environ.get(GRACE_VARIABLE) or GRACE_SECONDS)
         self._leave_seconds = min(LEAVE_SECONDS, grace / 6)
+        """How long they may take for it, where parts go between steps."""
         self._stepped_since = 0.0
-        """When they gave something last."""
+        """When what is moved between two steps had moved last: the next step began."""
         self._part_seconds = 0.0
-        """How long that took, a part."""
+        """How long a part of theirs took then."""
 
     # ---- a loop of one's own
 
@@ -231,13 +232,13 @@ class SplitTables:
         leaving = tuple(one for one, *_ in said)
         if not any(leaving) or all(leaving):
             return True
-        parts = max(parts for _, parts, _ in said)
-        if leaving != self._leaving:
+        if leaving == self._leaving:
+            parts = max(parts for _, parts, _ in said)
+        else:
             self._leaving, self._gone_by = leaving, now + seconds
             self._left = self._without([rank for rank, one in enumerate(leaving) if not one])
             # Another step may be too long for who leaves.
-            parts = 1 if all(quick for *_, quick in said) else len(self._left)
-        parts = max(1, parts)
+            parts = 1 if all(quick for *_, quick in said) else max(1, len(self._left))
         began = time.monotonic()
         for _ in range(parts):
             self.move_on()

@@ -132,8 +132,8 @@ class WorkerLink:
         self._hold: int | None = None
         self._stop: int | None = None
         self._fence = 0
-        self._stopped_at = (-1, -1)
-        """Round and fence of which it has said that it stands there."""
+        self._stands = False
+        """It has said that it stands at the stop that was told last."""
         self._leaving = False
         self._over_round = -1
         self._waiting = False
@@ -283,8 +283,8 @@ class WorkerLink:
             if self._broken is not None:
                 return Order.ABORTED
             self._park()
-        if self._stopped_at != (self.round, self._fence):  # it may go on beyond, to hand over
-            self._stopped_at = self.round, self._fence
+        if not self._stands:  # it may go on beyond, to hand over
+            self._stands = True
             self._send(Stopped())
         return Order.LEAVE if self._leaving else Order.FENCE
 
@@ -574,7 +574,7 @@ class WorkerLink:
         return StepInProgress(asked.fence, begun)
 
     def _on_stop_at(self, stop: StopAt) -> None:
-        self._fence, self._stop = stop.fence, stop.step
+        self._fence, self._stop, self._stands = stop.fence, stop.step, False
         self._leaving, self.commit_wanted = stop.leaving, stop.commit
         self.memory_stays = stop.memory_stays
         self._pending = True
