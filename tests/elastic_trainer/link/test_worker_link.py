@@ -94,6 +94,21 @@ def test_a_fence_asked_for_with_the_place_counts(link: tuple[WorkerLink, AgentEn
     assert worker.boundary(5) is Order.FENCE
 
 
+def test_it_says_once_that_it_stands_at_a_stop_and_again_at_one_that_is_told_anew(
+    link: tuple[WorkerLink, AgentEnd],
+) -> None:
+    worker, agent = link
+    assert worker.boundary(4) is Order.GO
+    assert agent.heard() == message.Stepped()
+    for step in (6, 9):  # of two coordinators, which both count fences from 1 on
+        agent.say(message.AskStep(fence=1, at_once=False))
+        assert agent.heard() == message.StepInProgress(1, step - 1)
+        agent.say(message.StopAt(1, step, leaving=False, commit=False))
+        assert worker.boundary(step) is Order.FENCE
+        assert worker.boundary(step + 1) is Order.FENCE, "it goes on beyond, to hand over"
+        assert agent.heard() == message.Stopped()
+
+
 @pytest.mark.parametrize(
     ("answer", "found"), [(message.NewestCommit(40), 40), (message.RoundOver(1), LinkError)]
 )
