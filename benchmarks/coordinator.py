@@ -25,8 +25,8 @@ import grpc.aio
 from elastic_trainer.coordinator.model import Phase, Received, Settings, State, Tick
 from elastic_trainer.coordinator.server import TICK_SECONDS
 from elastic_trainer.coordinator.state import step
+from elastic_trainer.proto import coordinator_pb2
 from elastic_trainer.proto.coordinator_pb2 import CoordinatorMessage
-from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 from elastic_trainer.protocol.abridgement import abridge
 from elastic_trainer.protocol.auth import HEADER
 from elastic_trainer.protocol.encoding import decode, encode_agent
@@ -38,7 +38,6 @@ from elastic_trainer.protocol.message import (
     Join,
     Linked,
     Progress,
-    Round,
     Taken,
     Whole,
 )
@@ -52,6 +51,8 @@ STEP_SECONDS = 0.5
 PACES_SECONDS = 1.0
 """So often an agent tells how fast each of its workers is."""
 WATCHED_SECONDS = 10.0
+_SERVICE = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"]
+ATTEND = f"/{_SERVICE.full_name}/Attend"
 
 
 def name_of(index: int) -> str:
@@ -137,9 +138,9 @@ class Decisions:
 
 
 @cache
-def _shared(told: bytes) -> bytes:
-    """Hold what all agents are told once."""
-    return told
+def _parsed(told: bytes) -> Any:
+    """Parse what all agents are told once: how fast they read isn't what is measured."""
+    return CoordinatorMessage.FromString(told)
 
 
 class SimulatedAgent:
@@ -152,16 +153,20 @@ class SimulatedAgent:
         self._tasks: list[asyncio.Task[None]] = []
         self.placed = asyncio.Event()
         self.number = 0
-        self.round = b""
+        self.round: Any = None
+        """As it came; the same for all."""
         self.training_since: float | None = None
         self._told_step, self._told_paces = 0, 0.0
         self._abridged = Whole()
 
     async def connect(self, first: Any = None) -> None:
         for last in (False, False, False, True):  # as agents do, whose streams sometimes break
-            self._call = CoordinatorStub(self._channel).Attend(
-                metadata=((HEADER, TOKEN),), wait_for_ready=True
+            attend = self._channel.stream_stream(
+                ATTEND,
+                request_serializer=coordinator_pb2.AgentMessage.SerializeToString,
+                response_deserializer=_parsed,
             )
+            self._call = attend(metadata=((HEADER, TOKEN),), wait_for_ready=True)
             try:
                 await self._call.write(first or encode_agent(hello(self.index)))
                 break
@@ -180,7 +185,7 @@ class SimulatedAgent:
                 self._beat_seconds = envelope.heartbeat.beat_seconds
             elif envelope.HasField("round"):
                 self.number = envelope.round.round
-                self.round = _shared(envelope.round.SerializeToString())
+                self.round = envelope.round
                 self.placed.set()
                 await self.say(Taken(self.number))
             elif envelope.HasField("ask_whole"):
@@ -202,12 +207,12 @@ class SimulatedAgent:
         self._told_paces = now if paces else self._told_paces
         return progress(self.number, applied, paces)
 
-    async def connect_again(self, electorate: bytes) -> None:
-        """To another coordinator, as a member of the round."""
+    async def connect_again(self, made: bytes, electorate: bytes) -> None:
+        """To another coordinator, as a member of the round that was made."""
         await self.close()
         self._channel = grpc.aio.insecure_channel(self._target, options=OPTIONS)
         told = encode_agent(replace(hello(self.index), last_round=self.number, linked=True))
-        told.hello.round, told.hello.electorate = self.round, electorate
+        told.hello.round, told.hello.electorate = made, electorate
         self._abridged = abridge(told) or Whole()
         await self.connect(told)
 
@@ -216,12 +221,6 @@ class SimulatedAgent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._channel.close(None)
-
-
-def _from_wire(told: bytes) -> Round:
-    made = decode(CoordinatorMessage(round=CoordinatorMessage().round.FromString(told)))
-    assert isinstance(made, Round)
-    return made
 
 
 async def _in_groups(coroutines: Iterable[Awaitable[None]], size: int = 100) -> None:
@@ -263,9 +262,11 @@ async def served(agents: int) -> dict[str, float]:
         await _in_groups(agent.say(linked(agent.number)) for agent in simulated)
 
     async def adopt() -> None:
-        made = _from_wire(simulated[0].round)
+        told = simulated[0].round
+        made = decode(CoordinatorMessage(round=told))
         electorate = encode_agent(Hello(electorate=electorate_of(made))).hello.electorate
-        await _in_groups(agent.connect_again(electorate) for agent in simulated)
+        encoded = told.SerializeToString()
+        await _in_groups(agent.connect_again(encoded, electorate) for agent in simulated)
         await coordinator.has(agents)
 
     found: dict[str, float] = {}
