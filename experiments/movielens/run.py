@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
+from typing import IO, Protocol
 
 from elastic_trainer.data.audit import Report, verify
 
@@ -75,14 +76,49 @@ class Stuck(RuntimeError):
     """The training didn't do what the plan says; what its processes said."""
 
 
-def run(plan: Plan, features: Features, folder: Path) -> Outcome:
+class Process(Protocol):
+    """As much of subprocess.Popen as is used here."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, number: int) -> None: ...
+
+
+Start = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Process]
+"""Starts `python ARGUMENTS` with an environment, in a session of its own, its output into a file;
+it dies with this process."""
+
+
+def start(
+    arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start an interpreter of its own."""
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        env=environment,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+
+
+def run(plan: Plan, features: Features, folder: Path, start: Start = start) -> Outcome:
     """Trains in the empty folder.
+
+    Args:
+        start: starts the training's processes.
 
     Raises:
         Stuck: no progress, or it was over before all of the plan had happened.
     """
     samples = len(split(features)[0])
-    with _Processes(plan, folder) as processes:
+    with _Processes(plan, folder, start) as processes:
         total = samples * plan.epochs
         for number, world in enumerate(plan.worlds):
             processes.until(total * number // len(plan.worlds))
@@ -102,15 +138,16 @@ def run(plan: Plan, features: Features, folder: Path) -> Outcome:
 class _Processes:
     """Runs the processes as pods would: each agent with an address and an index of its own."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: Plan, folder: Path, start: Start) -> None:
         self._plan = plan
         self._folder = folder
+        self._begin = start
         self._hold, self._slow = folder / progress.HOLD, folder / progress.SLOW
         self._endpoint = f"127.0.0.1:{free_endpoint()}"
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self._workers: list[Process] = []
         self._started = 0
         """Workers, so far."""
-        self._others: list[subprocess.Popen[bytes]] = []
+        self._others: list[Process] = []
 
     def __enter__(self) -> _Processes:
         if self._plan.mode is Mode.LEASED:
@@ -141,7 +178,7 @@ class _Processes:
         leaving = self._workers[world:]
         del self._workers[world:]
         for worker in leaving:
-            worker.terminate()  # to an agent: leave at the next step's end
+            worker.send_signal(signal.SIGTERM)  # to an agent: leave at the next step's end
         self._wait(f"a world of {world}", lambda: progress.newest(self._folder)[1] == world)
         self._slow.unlink(missing_ok=True)
         for worker in leaving:
@@ -160,7 +197,7 @@ class _Processes:
             if process.wait(PATIENCE_SECONDS) != 0:
                 raise Stuck(f"{self._plan.label}: exit code {process.returncode}\n{self._logs()}")
 
-    def _start_worker(self, index: int) -> subprocess.Popen[bytes]:
+    def _start_worker(self, index: int) -> Process:
         if self._plan.mode is Mode.LEASED:
             return self._start(f"worker-{index}", "-m", *self._leased("worker"))
         return self._start(
@@ -188,17 +225,11 @@ class _Processes:
         options += ["--double"] * self._plan.double
         return [str(self._plan.ratings.resolve()), str(self._folder), *options]
 
-    def _start(self, name: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, *arguments: str, **environment: str) -> Process:
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment}
         with open(self._folder / f"{name}.log", "ab") as log:
-            return subprocess.Popen(
-                [sys.executable, *arguments],
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
+            return self._begin(arguments, variables, log)
 
     def _wait(self, what: str, condition: Callable[[], bool]) -> None:
         """Wait as long as there is progress."""

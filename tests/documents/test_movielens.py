@@ -17,6 +17,7 @@ from experiments.movielens.ratings import Features, generate, read, split
 from experiments.movielens.run import Mode, Outcome, Plan, Stuck, run
 from experiments.movielens.section import Comparison, report
 from experiments.movielens.wide_and_deep import WideAndDeep, auc
+from tests.elastic_trainer import nursery
 
 PLAN = Plan(Path(), Mode.IN_STEP, (1, 2, 1), epochs=2, batch=64, every=800)
 
@@ -79,7 +80,7 @@ def test_in_step_the_model_is_that_of_one_process(ratings: Path, tmp_path: Path)
     alone.mkdir()
     features = read(ratings)
     plan = replace(PLAN, ratings=ratings, double=True)
-    found = run(plan, features, elastic)
+    found = run(plan, features, elastic, nursery.shared().start)
     in_step.train(
         Namespace(ratings=ratings, folder=alone, seed=0, epochs=2, batch=64, rate=0.03, every=800)
     )
@@ -92,7 +93,7 @@ def test_in_step_the_model_is_that_of_one_process(ratings: Path, tmp_path: Path)
 def test_leased_every_sample_is_in_the_model_once(ratings: Path, tmp_path: Path) -> None:
     # Two at first: their starts, most of the time that this takes, are then one.
     plan = replace(PLAN, ratings=ratings, mode=Mode.LEASED, worlds=(2, 1))
-    found = run(plan, read(ratings), tmp_path)
+    found = run(plan, read(ratings), tmp_path, nursery.shared().start)
     assert {world for _, world in found.worlds} == {1, 2}
     assert found.audit.ok and found.audit.seen == 2 * 2400
     assert found.auc > 0.6

@@ -81,7 +81,7 @@ def test_ids_in_a_row_fall_evenly_into_buckets() -> None:
     assert counts.min() > 800 and counts.max() < 1200
 
 
-@given(HOLDERS, HOLDERS, st.integers(0, 2**32), st.integers(1, 500))
+@given(HOLDERS, HOLDERS, st.integers(0, 2**32), st.integers(1, 3000))
 def test_in_pieces_each_bucket_moves_once_and_no_holder_moves_more_at_a_time_than_it_may(
     n: int, m: int, seed: int, most: int
 ) -> None:
@@ -91,12 +91,11 @@ def test_in_pieces_each_bucket_moves_once_and_no_holder_moves_more_at_a_time_tha
     pieces = in_pieces(before, after, sizes, most)
     assert sum(moved(a, b) for a, b in pairwise([before, *pieces])) == moved(before, after)
     assert (pieces[-1].owners if pieces else before.owners) == after.owners
-    for a, b in pairwise([before, *pieces]):
-        changed = [one for one in range(BUCKETS) if a.owners[one] != b.owners[one]]
-        assert changed
-        for holder in range(max(n, m)):
-            its = [one for one in changed if holder in (a.owners[one], b.owners[one])]
-            assert sum(sizes[one] for one in its) <= max(most, 99)
+    for a, b in pairwise(np.array(one.owners) for one in [before, *pieces]):
+        changed = a != b
+        assert changed.any()
+        given, taken = (np.bincount(map_[changed], sizes[changed], max(n, m)) for map_ in (a, b))
+        assert (given + taken).max() <= max(most, 99)
 
 
 @given(st.integers(1, 12), st.integers(1, 4))
@@ -125,7 +124,8 @@ def test_no_bucket_loses_a_holder_on_the_way_to_another_map(
         after = after.with_keepers(keepers_in(data.draw(st.permutations(range(m))), 1))
     owned = [set(before.held_by(one)) for one in range(holders)]
     kept_by = [set(before.kept_by(one)) for one in range(holders)]
-    path = [before, *in_pieces(before, after, draw.integers(0, 100, BUCKETS), 500)]
+    most = data.draw(st.sampled_from([2_000, 5_000, 30_000]))
+    path = [before, *in_pieces(before, after, draw.integers(0, 100, BUCKETS), most)]
     for a, b in pairwise(path):
         parts = [moves(a, b, one, holders) for one in range(holders)]
         for one, part in enumerate(parts):

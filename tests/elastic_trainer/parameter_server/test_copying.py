@@ -111,7 +111,7 @@ def rows(holder: Holder) -> State:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "PART_ROWS", 64)
+    monkeypatch.setattr(copying, "PART_ROWS", 100)
     monkeypatch.setattr(copying, "FEW_ROWS", 8)
     monkeypatch.setattr(copying, "ROUNDS", 2)  # rows change until a moment is read
 

@@ -131,12 +131,13 @@ def in_pieces(
     """
     owners, keepers = list(present.owners), list(present.keepers)
     left = [one for one in range(BUCKETS) if _differ(present, target, one)]
+    works = {one: _work(present, target, one, int(sizes[one])) for one in left}
     found = []
     while left:
         load: dict[int, int] = {}
         later = []
         for bucket in left:
-            work = _work(present, target, bucket, int(sizes[bucket]))
+            work = works[bucket]
             if any(load.get(one, 0) and load[one] + more > most for one, more in work.items()):
                 later.append(bucket)
                 continue
