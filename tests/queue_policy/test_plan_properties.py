@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
@@ -174,7 +175,10 @@ def test_the_next_plan_takes_nothing_back(snapshot: Snapshot) -> None:
     before = {d.job: d.new - d.old for d in first.decisions}
     assert not any(before.get(d.job, 0) * (d.new - d.old) < 0 for d in second.decisions)
     waiting = {p.key for p in after.pods if p.node is None}
-    gives_up = all(d.new < d.old and set(d.remove) <= waiting for d in second.decisions)
+    # Pods beyond its size that had no node are gone now, and their job may grow.
+    lost = Counter(p.job for p in snapshot.pods) - Counter(p.job for p in after.pods)
+    rest = [d for d in second.decisions if d.new < d.old or not lost[d.job]]
+    gives_up = all(d.new < d.old and set(d.remove) <= waiting for d in rest)
     assert gives_up or first.blocked.keys() - second.blocked.keys()
 
 
