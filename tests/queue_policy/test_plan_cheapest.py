@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from tests.queue_policy.world import GPU, NOW, gpus, job, node, pods, world
-from volcano_elastic.queue_policy.option import Option, VictimRequest
+from volcano_elastic.queue_policy.option import ALL, Option, VictimRequest
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.victims import ALL, VictimSearch
+from volcano_elastic.queue_policy.victims import VictimSearch
 from volcano_elastic.snapshot.snapshot import Queue, Snapshot
 
 # The last five, of 1,500 tried, each tell when one part of the search is left out.
@@ -81,16 +81,16 @@ def test_no_node_has_a_cheaper_option(
 ) -> None:
     found, asked = VictimSearch.best, Counter[bool]()
 
-    def compared(self: VictimSearch, request: VictimRequest) -> Option | None:
+    def compared(self: VictimSearch, request: VictimRequest, need: int) -> Option | None:
         asked[request.within is not None] += 1
-        best = found(self, request)
-        for useful in (ALL, request.need):
+        best = found(self, request, need)
+        for useful in (ALL, need):
             offers = [
                 self.option(n, request._replace(need=useful))
                 for n in self._draft.cluster.eligible(request.shape)
             ]
             first = min((o for o in offers if o is not None), key=lambda o: o.rank, default=None)
-            if first is None or first.slots <= request.need:
+            if first is None or first.slots <= need:
                 break
         assert (best and best.rank) == (first and first.rank)
         return best

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.queue_policy.world import NOW, gpus, job, node, pod, pods, ruled, seconds, world
 from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy, Shrink
-from volcano_elastic.cluster_state.cluster_state import QueueState
+from volcano_elastic.cluster_state.queue_state import LeastSurplus
 from volcano_elastic.queue_policy import plan as planning
 from volcano_elastic.queue_policy import victims
 from volcano_elastic.queue_policy.decision import Plan
@@ -324,7 +324,7 @@ def test_queues_that_are_passed_over_have_nothing_cheaper(seed: int) -> None:
 def plan_of_all_nodes(seen: Snapshot) -> Plan:
     """With all nodes compared for each pod that leaves."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(QueueState, "least_cost", lambda *_: (0.0, 0, 0, 0))
+        patch.setattr(LeastSurplus, "least_cost", lambda *_: (0.0, 0, 0, 0))
         return plan(seen, NOW)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from volcano_elastic.cluster_state.fit import Dimensions, Shape
 from volcano_elastic.cluster_state.job_state import JobState
+from volcano_elastic.cluster_state.words import amount, plural
 from volcano_elastic.snapshot.snapshot import Gang, Pod
 
 SCHEDULERS = frozenset({"volcano", "default-scheduler"})
@@ -158,6 +160,24 @@ def pod_claim(pod: Pod, queue: str, dimensions: Dimensions) -> Claim:
         pod=pod,
         asker=_asker(pod),
     )
+
+
+def asked(claims: Iterable[Claim], dimensions: Dimensions) -> str:
+    """All that the claims need, e.g. `2 GPUs`."""
+    groups = [group for claim in claims for group in claim.groups]
+    return amount([(dict(zip(dimensions.names, s.vector, strict=True)), n) for s, n in groups])
+
+
+def askers(claims: Iterable[Claim]) -> Iterator[str]:
+    """Keys of the claims' jobs and gangs; pods of one controller are said together."""
+    pods: Counter[str] = Counter()
+    for claim in claims:
+        if claim.asker:
+            pods[claim.asker] += claim.pods
+        else:
+            yield claim.key
+    for asker, count in pods.items():
+        yield asker if asker.startswith("pod ") else f"{plural(count, 'pod')} of {asker}"
 
 
 def _asker(pod: Pod) -> str:

@@ -5,191 +5,31 @@ Frozen values: `grouping` uses them again from one snapshot to the next.
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from operator import add, attrgetter, sub
 
 from volcano_elastic.api.queue_policy import QueuePolicy
 from volcano_elastic.cluster_state.claim import (
     SCHEDULERS,
     Claim,
-    claim_of,
     gang_claim,
     in_order,
     pod_claim,
 )
 from volcano_elastic.cluster_state.fact import fact, value
 from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector
-from volcano_elastic.cluster_state.job_pods import FirstVictim
-from volcano_elastic.cluster_state.job_state import GrowthKey, JobState, LossKey
+from volcano_elastic.cluster_state.job_state import JobState
 from volcano_elastic.cluster_state.node_state import NodeState
+from volcano_elastic.cluster_state.queue_state import LeastSurplus, QueueState
 from volcano_elastic.cluster_state.queue_tree import QueueBounds, QueueTree, bounds_by_weight
-from volcano_elastic.cluster_state.reason import NoChange, Reason
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.cluster_state.speed import Curve, SizeSteps
 from volcano_elastic.snapshot.snapshot import Gang, Job, Pod, Snapshot, Unplaced
 
 FEW_SHAPES = 8
 """Shapes whose free room is counted on; of more, most may not be asked for again."""
-
-
-@value
-class QueueState:
-    """The jobs of one queue."""
-
-    name: str
-    jobs: tuple[JobState, ...]
-
-    @fact
-    def held(self) -> Vector:
-        """Amounts that the pods of the jobs hold."""
-        return tuple(map(sum, zip(*map(attrgetter("by_role.held"), self.jobs), strict=True)))
-
-    def learn(self, before: QueueState, gone: Iterable[JobState], come: Iterable[JobState]) -> None:
-        """Work out what the jobs hold from what they held before these went and came."""
-        if "held" in before.__dict__:
-            held = before.held
-            for state in gone:
-                held = tuple(map(sub, held, state.by_role.held))
-            for state in come:
-                held = tuple(map(add, held, state.by_role.held))
-            self.__dict__["held"] = held
-
-    @fact
-    def surplus(self) -> int:
-        """Amount of the policy's resource that pods beyond minimums hold."""
-        return sum([state.by_role.surplus for state in self.jobs])
-
-    @fact
-    def unsettled(self) -> tuple[JobState, ...]:
-        """Jobs of which something may have to be corrected, or that ask for part of a minimum."""
-        return tuple([s for s in self.jobs if not s.settled and not s.unstarted])
-
-    @fact
-    def excluding(self) -> tuple[JobState, ...]:
-        """Jobs that nodes have failed."""
-        return tuple([s for s in self.jobs if s.job.excluded])
-
-    @fact
-    def growth(self) -> Mapping[Shape, Sequence[GrowthKey]]:
-        """Settled jobs that may grow, by shape; each list is a heap."""
-        found: defaultdict[Shape, list[GrowthKey]] = defaultdict(list)
-        for state in self.jobs:
-            key = state.growth_key
-            if key is not None:
-                found[state.shape].append(key)
-        for keys in found.values():
-            heapq.heapify(keys)
-        return found
-
-    @fact
-    def losses(self) -> Sequence[LossKey]:
-        """Settled jobs that may give for others' growth."""
-        return [key for s in self.jobs if (key := s.loss_key) is not None]
-
-    @fact
-    def least_loss(self) -> float:
-        """The smallest of their losses."""
-        return min(self.losses).loss if self.losses else math.inf
-
-    @fact
-    def yields_from(self) -> float:
-        """The least priority of a pod that surplus of some job may leave for."""
-        return min([s.yields_from for s in self.jobs if s.may_give], default=math.inf)
-
-    @fact
-    def surplus_vectors(self) -> tuple[Vector, ...]:
-        """Amounts that may leave for claims at most, by shape."""
-        found: Counter[Vector] = Counter()
-        for state in self.jobs:
-            if state.surplus:
-                found[state.shape.vector] += state.surplus
-        return tuple([tuple([a * pods for a in vector]) for vector, pods in found.items()])
-
-    @fact
-    def giver_nodes(self) -> frozenset[str]:
-        """Names of the nodes with pods of jobs that might give some."""
-        return frozenset().union(*[state.nodes for state in self.jobs if state.may_give])
-
-    @fact
-    def first_victims(self) -> Sequence[FirstVictim]:
-        """The pod that leaves first of each job that might give, in order."""
-        return sorted([first for s in self.jobs if (first := s.first_victim) is not None])
-
-    @fact
-    def _least(self) -> tuple[Vector, int, bool] | None:
-        """The most that one worker of the jobs that might give asks for, by dimension; the
-        least that one costs, since of a unit the rest leaves anyway; and whether all that have a
-        node run. None if there are no such jobs."""
-        givers = [state for state in self.jobs if state.may_give]
-        if not givers:
-            return None
-        largest = tuple(map(max, zip(*{state.shape.vector for state in givers}, strict=True)))
-        single = all(state.unit == 1 for state in givers)
-        return largest, int(single), all(map(attrgetter("runs"), givers))
-
-    def least_cost(self, shape: Shape, need: int) -> tuple[float, int, int, int]:
-        """Return what no option of their surplus goes below that makes room for up to `need` pods,
-        in the first fields of its rank. One of several pods frees no more than the largest does."""
-        if self._least is None:
-            return math.inf, 0, 0, 0
-        largest, cost, runs = self._least
-        slots = max([1 + (largest[i] - 1) // amount for i, amount in shape.needs], default=1)
-        return cost / min(need, slots), cost, 0, int(runs)
-
-    @fact
-    def waiting(self) -> Sequence[Claim]:
-        """Claims of jobs that have not started, in order."""
-        found = [
-            _waiting_claim(state) for state in self.jobs if not state.settled and state.unstarted
-        ]
-        return sorted(found, key=lambda claim: claim.order)
-
-    @fact
-    def requested(self) -> Sequence[int]:
-        """Amounts that they ask for together."""
-        return [sum(column) for column in zip(*[c.request for c in self.waiting], strict=True)]
-
-    @fact
-    def kept_unasked(self) -> Mapping[str, NoChange]:
-        """Reasons of jobs to keep their size while nobody waits."""
-        return {s.job.key: s.kept.unasked for s in self.jobs if s.kept is not None}
-
-    @fact
-    def kept_asked(self) -> Mapping[str, NoChange]:
-        """Reasons of jobs to keep their size while somebody waits."""
-        return {s.job.key: s.kept.asked for s in self.jobs if s.kept is not None}
-
-    @fact
-    def roomless(self) -> Mapping[Shape, Sequence[str]]:
-        """Keys of jobs that lack nothing but room to grow, by shape."""
-        found: defaultdict[Shape, list[str]] = defaultdict(list)
-        for state in self.jobs:
-            if state.kept is not None and state.kept.asked.why_not_more is Reason.NO_ROOM:
-                found[state.shape].append(state.job.key)
-        return found
-
-    @fact
-    def cooling(self) -> Sequence[tuple[datetime, str]]:
-        """Until when which of them cool down, the last first."""
-        found = ((s.kept.ready, s.job.key) for s in self.jobs if s.kept is not None)
-        return sorted([(ready, key) for ready, key in found if ready is not None], reverse=True)
-
-
-def _waiting_claim(state: JobState) -> Claim:
-    """The claim of a job that has not started."""
-    found = claim_of(
-        state,
-        workers=state.job.min,
-        master=not state.by_role.master_bound,
-        runs=False,
-        leader_placed=True,
-    )
-    assert found is not None, "a job that has not started has a minimum"
-    return found
 
 
 @value
@@ -296,6 +136,14 @@ class ClusterState:
         queues = self.queues.values()
         return sorted([state.job.key for queue in queues for state in queue.unsettled])
 
+    @fact
+    def least_surplus(self) -> Mapping[LeastSurplus, Sequence[str]]:
+        """Names of the queues by bounds of their surplus: mostly those are the same."""
+        found: defaultdict[LeastSurplus, list[str]] = defaultdict(list)
+        for name, queue in self.queues.items():
+            found[queue.least_surplus].append(name)
+        return found
+
     def jobs_within(self, queue: str) -> Iterable[JobState]:
         """Jobs of a queue and its children."""
         inside = [states for name, states in self.queues.items() if self.tree.within(name, queue)]
@@ -358,6 +206,37 @@ class ClusterState:
             found = [n for n, slots in enumerate(self.idle_slots(shape)) if slots >= 0]
             self._eligible[key] = found
         return found
+
+    @fact
+    def _giver_nodes(self) -> dict[str, frozenset[int]]:
+        return {}
+
+    def giver_nodes(self, queue: str) -> frozenset[int]:
+        """Numbers of the nodes with surplus of the queue itself."""
+        found = self._giver_nodes.get(queue)
+        if found is None:
+            names = self.queues[queue].giver_nodes if queue in self.queues else ()
+            numbers = [self.numbers.get(name) for name in names]
+            found = self._giver_nodes[queue] = frozenset([n for n in numbers if n is not None])
+        return found
+
+    @fact
+    def _shared_nodes(self) -> dict[frozenset[str], Mapping[str, frozenset[int]]]:
+        return {}
+
+    def shared_nodes(self, queues: frozenset[str]) -> Mapping[str, frozenset[int]]:
+        """Numbers of the nodes with surplus of these few queues, by each that has some there."""
+        shared = self._shared_nodes.get(queues)
+        if shared is None:
+            found: defaultdict[str, list[int]] = defaultdict(list)
+            nodes = list(self.nodes.values())
+            for n in frozenset().union(*map(self.giver_nodes, queues)):
+                for state in nodes[n].jobs:
+                    if state.may_give and nodes[n].node.name in state.nodes:
+                        found[state.job.queue].append(n)
+            shared = {queue: frozenset(numbers) for queue, numbers in found.items()}
+            self._shared_nodes[queues] = shared
+        return shared
 
     @fact
     def to_leave(self) -> Mapping[str, Mapping[str, Pod]]:

@@ -14,11 +14,12 @@ from operator import attrgetter, is_not, itemgetter
 from typing import TypeVar
 
 from volcano_elastic.api.queue_policy import Order, QueuePolicy, Step, effective
-from volcano_elastic.cluster_state.cluster_state import ClusterState, GangState, QueueState
+from volcano_elastic.cluster_state.cluster_state import ClusterState, GangState
 from volcano_elastic.cluster_state.fact import keep_facts
 from volcano_elastic.cluster_state.fit import Dimensions, Shape, admits
 from volcano_elastic.cluster_state.job_state import JobState, gpu_equivalents
 from volcano_elastic.cluster_state.node_state import NodeState
+from volcano_elastic.cluster_state.queue_state import QueueState
 from volcano_elastic.cluster_state.queue_tree import QueueTree
 from volcano_elastic.cluster_state.speed import Curve, SizeSteps
 from volcano_elastic.snapshot.snapshot import Job, Node, Pod, Resources, Snapshot

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import GPU, ForOtherQueues, ForPods, Mode, Order, QueuePolicy
@@ -207,11 +206,6 @@ class JobState:
     def nodes(self) -> frozenset[str]:
         """Names of the nodes that its workers are on."""
         return frozenset([pod.node for pod in self.by_role.bound.values() if pod.node is not None])
-
-    @fact
-    def runs(self) -> bool:
-        """True if all its workers that have a node run."""
-        return all(map(attrgetter("running"), self.by_role.bound.values()))
 
     @fact
     def settled(self) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from volcano_elastic.cluster_state.claim import Claim, ClaimOrder, Group
+from volcano_elastic.cluster_state.claim import Claim, ClaimOrder, Group, asked
 from volcano_elastic.cluster_state.fit import Vector
 from volcano_elastic.queue_policy.backoff import Backoff
 from volcano_elastic.queue_policy.draft import Draft
-from volcano_elastic.queue_policy.messages import asked
 from volcano_elastic.queue_policy.placement import ClaimPlacement
 
 

@@ -12,6 +12,7 @@ from volcano_elastic.cluster_state.job_pods import (
     FirstVictim,
     eviction_order,
     existing,
+    first_leaver,
     goes_on_without_first,
     has_first,
 )
@@ -160,7 +161,7 @@ class JobDraft:
         """The pod that leaves first for a claim, as it is now; None if none may."""
         if self.state.most_surplus is None or self.eviction_cost() is None:
             return None
-        return FirstVictim.of(next(self.leavers(), None), -self.weighted_surplus)
+        return FirstVictim.of(first_leaver(self.bound.values()), -self.weighted_surplus)
 
     @property
     def evictable(self) -> int:
@@ -244,9 +245,9 @@ class JobDraft:
 
     def successors(self) -> tuple[str, ...]:
         """Keys of the pods that hold the minimum from now on, since protected ones leave."""
-        short = self.job.min - sum(pod.protected for pod in self.bound.values())
-        if short <= 0 or not any(pod.protected for pod in self.removed):
+        if not any(pod.protected for pod in self.removed):
             return ()
+        short = max(0, self.job.min - sum([pod.protected for pod in self.bound.values()]))
         others = [pod for pod in self.bound.values() if not pod.protected]
         others.sort(key=lambda pod: (not pod.running, pod.index, pod.key))
         return tuple(pod.key for pod in others[:short])

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
 
-from volcano_elastic.cluster_state.claim import Claim
+from volcano_elastic.cluster_state.claim import Claim, asked, askers
 from volcano_elastic.cluster_state.fit import Dimensions
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.cluster_state.words import amount, names, plural
 from volcano_elastic.queue_policy.draft import JobDraft
 
 
+class Needs:
+    """Words what claims need, once for all jobs that give to the same ones."""
+
+    def __init__(self, dimensions: Dimensions) -> None:
+        self._dimensions = dimensions
+        self._said: dict[tuple[object, ...], str] = {}
+
+    def of(self, helped: Collection[Claim], giver: str) -> str:
+        """Return it as people of the giver's namespace know them."""
+        said = (giver.partition("/")[0], *helped)
+        if said not in self._said:
+            keys = list(askers(helped))
+            who = names(keys, full=_several_spaces((*keys, giver)))
+            verb = "needs" if len(helped) == 1 else "need"
+            end = "go on" if all(claim.runs for claim in helped) else "start"
+            self._said[said] = f"{who} {verb} {asked(helped, self._dimensions)} to {end}"
+        return self._said[said]
+
+
 def message(
-    draft: JobDraft, reason: Reason, helped: list[Claim], dimensions: Dimensions, *, waits: bool
+    draft: JobDraft, reason: Reason, helped: Collection[Claim], needs: Needs, *, waits: bool
 ) -> str:
     """`helped`: the claims that the job gave pods for; `waits`: some find no room as it is."""
     job, name = draft.job, names([draft.job.key])
@@ -21,21 +39,21 @@ def message(
     match reason:
         case Reason.SHRUNK_FOR_MINIMUM | Reason.SHRUNK_FOR_POD:
             given = f"{old - new} of its {plural(old - job.min, 'surplus worker')}"
-            return f"{_need(helped, job.key, dimensions)}; {name} gives back {given}"
+            return f"{needs.of(helped, job.key)}; {name} gives back {given}"
         case Reason.GAVE_UP_MINIMUM:
             return (
-                f"{_need(helped, job.key, dimensions)}; gangs below their minimums block each "
+                f"{needs.of(helped, job.key)}; gangs below their minimums block each "
                 f"other, and all pods of {name}, the least entitled, leave"
             )
         case Reason.REBALANCED:
-            needs = [claim.key for claim in helped]
-            gains = [key for key in draft.served if key not in needs]
-            gain = "gains" if len(gains or needs) == 1 else "gain"
+            claims = [claim.key for claim in helped]
+            gains = [key for key in draft.served if key not in claims]
+            gain = "gains" if len(gains or claims) == 1 else "gain"
             full = _several_spaces((*draft.served, job.key))
             who = f"{names(gains, full)} {gain}" if gains else gain
             why = f"{who} more from {'the rest' if helped else 'them'}"
             if helped:
-                why = f"{_need(helped, job.key, dimensions)}, and {why}"
+                why = f"{needs.of(helped, job.key)}, and {why}"
             return f"{why}; {name} gives {plural(old - new, 'worker')}"
         case Reason.SURPLUS_UNPLACED:
             return (
@@ -68,20 +86,6 @@ def message(
             return f"{gpus} {verb} idle and {nobody} {them}; {grows}"
 
 
-def asked(claims: Iterable[Claim], dimensions: Dimensions) -> str:
-    """All that the claims need, e.g. `2 GPUs`."""
-    groups = [group for claim in claims for group in claim.groups]
-    return amount([(dict(zip(dimensions.names, s.vector, strict=True)), n) for s, n in groups])
-
-
-def _need(helped: list[Claim], giver: str, dimensions: Dimensions) -> str:
-    keys = list(_askers(helped))
-    who = names(keys, full=_several_spaces((*keys, giver)))
-    verb = "needs" if len(helped) == 1 else "need"
-    started = all(claim.runs for claim in helped)
-    return f"{who} {verb} {asked(helped, dimensions)} to {'go on' if started else 'start'}"
-
-
 def _left(draft: JobDraft) -> str:
     """Why pods leave their nodes, and what becomes of them."""
     parts = []
@@ -93,18 +97,6 @@ def _left(draft: JobDraft) -> str:
         gone = plural(draft.job.desired - draft.size, "surplus worker")
         parts.append(f"{gone} without room elsewhere leaves, and it goes on with {draft.size}")
     return f"{'; '.join(draft.why_left)}: {', '.join(parts)}"
-
-
-def _askers(helped: Iterable[Claim]) -> Iterator[str]:
-    """Keys of the claims' jobs and gangs; pods of one controller are said together."""
-    pods: Counter[str] = Counter()
-    for claim in helped:
-        if claim.asker:
-            pods[claim.asker] += claim.pods
-        else:
-            yield claim.key
-    for asker, count in pods.items():
-        yield asker if asker.startswith("pod ") else f"{plural(count, 'pod')} of {asker}"
 
 
 def _several_spaces(keys: Iterable[str]) -> bool:

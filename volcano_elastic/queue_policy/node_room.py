@@ -38,8 +38,9 @@ class Slots:
 
     def __init__(self, nodes: NodeRoom, shape: Shape, kind: Room) -> None:
         self._shape, self._base = shape, nodes.bases[kind]
-        self._taken, self._changes = nodes.taken, nodes.changes
-        self._seen = len(nodes.changes)
+        self._taken = nodes.taken
+        self._changes = nodes.takes if kind is Room.IDLE else nodes.changes
+        self._seen = len(self._changes)
         counts = list(nodes.cluster.idle_slots(shape))
         changed: Iterable[int] = nodes.changed
         if kind is not Room.IDLE:
@@ -47,8 +48,8 @@ class Slots:
         for n in changed:
             if counts[n] >= 0:
                 counts[n] = self.count(n)
-        self._counts = counts
-        """By node; negative where such pods can't go."""
+        self.counts = counts
+        """By node, when last asked; negative where such pods can't go."""
         # Nodes are in the order of their names, and of ties the first by name goes first.
         self._heap = [(count, n) for n, count in enumerate(counts) if count > 0]
         self._total = sum(count for count, _ in self._heap)
@@ -66,9 +67,9 @@ class Slots:
     def _refresh(self) -> None:
         if self._seen < len(self._changes):
             for n in set(self._changes[self._seen :]):
-                old = self._counts[n]
+                old = self.counts[n]
                 if old >= 0:
-                    new = self._counts[n] = self.count(n)
+                    new = self.counts[n] = self.count(n)
                     self._total += new - old
                     if new and new != old:
                         heapq.heappush(self._heap, (new, n))
@@ -85,7 +86,7 @@ class Slots:
         heap = self._heap
         while heap:
             count, n = heap[0]
-            if self._counts[n] == count:
+            if self.counts[n] == count:
                 return n
             heapq.heappop(heap)
         return None
@@ -108,6 +109,8 @@ class NodeRoom:
         """Nodes of which anything has changed since the plan began."""
         self.changes: list[int] = []
         """The same as a log: each time again."""
+        self.takes: list[int] = []
+        """Those of them that changed what is idle."""
         self.kept: Mapping[int, Vector] = {}
         """By node, what is taken for pods of others until a scheduler has bound them."""
         self._slots: dict[tuple[Shape, Room], Slots] = {}
@@ -151,6 +154,7 @@ class NodeRoom:
             self.taken[n] = tuple([amount * times for amount in vector])
         else:
             self.taken[n] = tuple([a + b * times for a, b in zip(taken, vector, strict=True)])
+        self.takes.append(n)
         self._note(n)
 
     def leave(self, n: int, vector: Vector, *, reclaimed: bool) -> None:
@@ -186,7 +190,7 @@ class NodeRoom:
                 if n is None:
                     break
                 # After one more it is still the tightest, until it is full.
-                times = min(slots.count(n), count - len(placed))
+                times = min(slots.counts[n], count - len(placed))
                 self.take(n, shape.vector, times)
                 placed += [n] * times
         return placed

@@ -16,6 +16,9 @@ from volcano_elastic.snapshot.snapshot import Pod
 
 P = TypeVar("P", bound=Hashable)
 
+ALL = 1 << 30
+"""The most slots that an option may make."""
+
 
 class VictimRequest(NamedTuple):
     """Room for more pods, from surplus."""
@@ -26,7 +29,7 @@ class VictimRequest(NamedTuple):
     """Key of the job that gives all of it, if one must."""
     protected: bool
     """True if protected pods may leave."""
-    need: int
+    need: int = ALL
     """Slots that are of use."""
     priority: int | None = None
     """Priority of the pod that asks; None for a minimum."""

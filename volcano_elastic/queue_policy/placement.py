@@ -33,7 +33,7 @@ from volcano_elastic.cluster_state.node_state import slots_in
 from volcano_elastic.cluster_state.words import names
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.node_room import Room
-from volcano_elastic.queue_policy.option import BestFirst, Option, Victim, VictimRequest
+from volcano_elastic.queue_policy.option import ALL, BestFirst, Option, Victim, VictimRequest
 from volcano_elastic.queue_policy.queue_room import Full
 from volcano_elastic.queue_policy.victims import VictimSearch
 
@@ -297,7 +297,8 @@ class ClaimPlacement:
         # What leaves has been counted as leaving: it fits then as it does now.
         if need and not self._search.might_fit(shape, need):
             return False
-        while (full := queues.full(claim.queue, request)) or need:
+        full = queues.full(claim.queue, request)
+        while full or need:
             if not self._may_shrink(claim):
                 return False
             option = self._option(attempt, shape, need, None if full is None else full.queue)
@@ -306,6 +307,7 @@ class ClaimPlacement:
             if not self._evict(attempt, option):
                 return False
             need -= self._place(attempt, shape, need)
+            full = full and queues.full(claim.queue, request)
         attempt.easing = None
         queues.use(claim.queue, request)
         return True
@@ -317,11 +319,10 @@ class ClaimPlacement:
         if not need:
             return None
         queue, own = attempt.claim.queue, attempt.claim.own if within is None else None
-        priority = attempt.claim.priority
-        request = VictimRequest(shape, queue, own, attempt.protected, need, priority, within)
-        option = self._search.best(request)
+        asked = (attempt.protected, ALL, attempt.claim.priority, within)
+        option = self._search.best(VictimRequest(shape, queue, own, *asked), need)
         if option is None and own is not None:
-            option = self._search.best(request._replace(own=None))
+            option = self._search.best(VictimRequest(shape, queue, None, *asked), need)
         return option
 
     def _place(self, attempt: _Attempt, shape: Shape, count: int) -> int:

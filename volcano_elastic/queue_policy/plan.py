@@ -36,7 +36,7 @@ from volcano_elastic.queue_policy.claim_queue import ClaimQueue
 from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.queue_policy.departures import Departures
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
-from volcano_elastic.queue_policy.messages import message
+from volcano_elastic.queue_policy.messages import Needs, message
 from volcano_elastic.queue_policy.moves import Moves
 from volcano_elastic.queue_policy.node_room import Room
 from volcano_elastic.queue_policy.report import unchanged
@@ -113,6 +113,7 @@ class _Planning:
         self._draft = Draft(cluster, now)
         self._backoff = Backoff(cluster, now)
         self._waiting_pods = WaitingPods(self._draft, self._backoff)
+        self._needs = Needs(cluster.dimensions)
 
     def plan(self) -> Plan:
         cluster, draft = self._cluster, self._draft
@@ -320,7 +321,7 @@ class _Planning:
         if draft.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
             for_pods = bool(helped) and all(claim.pod is not None for claim in helped)
             reason = Reason.SHRUNK_FOR_POD if for_pods else Reason.SHRUNK_FOR_MINIMUM
-        given, waits = (draft, reason, helped, self._cluster.dimensions), bool(self._claims.blocked)
+        given, waits = (draft, reason, helped, self._needs), bool(self._claims.blocked)
         return Decision(
             job=job.key,
             old=job.desired,

@@ -24,6 +24,7 @@ from volcano_elastic.cluster_state.fit import Shape, Vector
 from volcano_elastic.cluster_state.job_pods import FirstVictim
 from volcano_elastic.cluster_state.job_state import JobState
 from volcano_elastic.cluster_state.node_state import NOBODY, slots_in
+from volcano_elastic.cluster_state.queue_state import QueueState
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.node_room import Room
 from volcano_elastic.queue_policy.option import (
@@ -38,8 +39,6 @@ from volcano_elastic.queue_policy.option import (
 from volcano_elastic.queue_policy.queue_room import Full
 from volcano_elastic.snapshot.snapshot import Pod
 
-ALL = 1 << 30
-"""The most slots that an option may make."""
 FEW = 128
 """Nodes that all claims of a queue may look at."""
 GLANCE = 16
@@ -68,10 +67,9 @@ class VictimSearch:
         self._cheaper: list[int] = []
         """Nodes whose options may have become cheaper, one after the other."""
         self._seen_nodes = self._seen_queues = 0
-        self._nodes_in: dict[str, frozenset[int]] = {}
         self._cheaper_than: dict[tuple[object, ...], frozenset[str] | None] = {}
         self._first_victims: dict[str, list[FirstVictim]] = {}
-        """Those of each queue's jobs, as a heap; some are of before a change of the plan."""
+        """Those of each queue's jobs, as a heap: bounds, or of before a change of the plan."""
         draft.at_end.append(self._first_victims.clear)
         policies = draft.cluster.policies.values()
         self._protects = any(policy.shrink.protect for policy in policies)
@@ -96,18 +94,8 @@ class VictimSearch:
             self._nodes.expect([state.surplus_total for state in self._nodes.states])
         return self._nodes.slots(shape, Room.RECLAIMABLE).total()
 
-    def nodes_in(self, queue: str) -> frozenset[int]:
-        """Nodes with surplus of the queue itself."""
-        found = self._nodes_in.get(queue)
-        if found is None:
-            state = self._draft.cluster.queues.get(queue)
-            names = () if state is None else state.giver_nodes
-            numbers = (self._nodes.index(name) for name in names)
-            found = self._nodes_in[queue] = frozenset(n for n in numbers if n is not None)
-        return found
-
     def _nodes_of(self, queues: Iterable[str]) -> frozenset[int]:
-        return frozenset().union(*map(self.nodes_in, queues))
+        return frozenset().union(*map(self._draft.cluster.giver_nodes, queues))
 
     def leavers(self, job: JobDraft, pods: Iterable[Pod], protected: bool) -> Iterator[Pod]:
         """Those of the job's pods that may leave, in order; `protected` too, or not."""
@@ -145,16 +133,13 @@ class VictimSearch:
 
     # The search
 
-    def best(self, request: VictimRequest) -> Option | None:
-        """The cheapest option for one slot of those asked for."""
-        self._note_cheaper()
-        found = None
-        # One that frees more than the claim can use is dearer than it looks: then all are compared
-        # by what is of use to it. Most of the time the first is the answer, whatever the need.
-        for useful in (ALL, request.need):
-            found = self._first(request._replace(need=useful))
-            if found is None or found.slots <= request.need:
-                break
+    def best(self, request: VictimRequest, need: int) -> Option | None:
+        """The cheapest option for one of `need` slots."""
+        found = self._first(request)
+        if found is not None and found.slots > need:
+            # It frees more than the claim can use, and is dearer than it looks: all are compared by
+            # what is of use to it. Most of the time the first is the answer, whatever the need.
+            found = self._first(request._replace(need=need))
         return found
 
     def _note_cheaper(self) -> None:
@@ -163,7 +148,7 @@ class VictimSearch:
         for queue in set(grown[self._seen_queues :]):
             # What a queue holds has grown, and with it the right of others to its surplus.
             if self._queues.entitled(queue):
-                self._cheaper += self.nodes_in(queue)
+                self._cheaper += self._draft.cluster.giver_nodes(queue)
         self._seen_nodes, self._seen_queues = len(changes), len(grown)
 
     def _first(self, request: VictimRequest) -> Option | None:
@@ -171,10 +156,12 @@ class VictimSearch:
         among = None if own is None else self._few_cheaper(own.rank, request)
         if among is not None:
             # Other pods of its own queue cost no less.
-            among -= {request.queue}
+            if request.queue in among:
+                among -= {request.queue}
             if not among:
                 return own
-        mine = self._candidates_for(request._replace(among=among)).ranking
+            request = request._replace(among=among)
+        mine = self._candidates_for(request).ranking
         found = mine.first(below=None if own is None else own.rank) or own
         if not self._apart(request):
             return found
@@ -184,7 +171,7 @@ class VictimSearch:
                 return found
         # Where its queue has no surplus, all claims see the same.
         others = self._candidates_for(request._replace(queue=NOBODY, among=among)).ranking.first(
-            but=self.nodes_in(request.queue), below=None if found is None else found.rank
+            but=self._own_nodes(request), below=None if found is None else found.rank
         )
         return others or found
 
@@ -196,22 +183,10 @@ class VictimSearch:
         # Whoever looks at fewer pods would not see all that are still too young.
         if queue is None or request.own or request.within or self._protects:
             return None
-        heap = self._first_victims.get(name)
-        if heap is None:
-            heap = self._first_victims[name] = list(queue.first_victims)
-        while heap:
-            fresh = heap[0].job not in self._draft.jobs
-            job = self._draft.job(heap[0].job)
-            now = heap[0] if fresh else job.first_victim()
-            if now == heap[0]:
-                break
-            if now is None:
-                heapq.heappop(heap)
-            else:
-                heapq.heapreplace(heap, now)
-        if not heap or (heap[0].protected and not request.protected):
+        first, shape = self._first_victim(queue), request.shape
+        if first is None or (first.protected and not request.protected):
             return None
-        first, shape = heap[0], request.shape
+        job = self._draft.job(first.job)
         n, vector = self._nodes.index(first.node), job.state.shape.vector
         if n is None or cluster.idle_slots(shape)[n] < 0:
             return None
@@ -220,21 +195,41 @@ class VictimSearch:
         if not job.state.gives_way(request.priority) or won <= 0:
             return None
         cost, won = 0 if job.unit_remainder else job.state.unit, min(request.need, won)
-        if (cost / won, cost) != queue.least_cost(shape, request.need)[:2]:
+        if (cost / won, cost) != queue.least_surplus.least_cost(shape, request.need)[:2]:
             return None
         rank = Rank(cost / won, cost, *first[:2], *OWN, first.surplus, first.last)
         return Option(rank, first.pod, (Victim(job.bound[first.pod], job, n),), won)
 
+    def _first_victim(self, queue: QueueState) -> FirstVictim | None:
+        """The pod of the queue's jobs that leaves first as they are now."""
+        heap = self._first_victims.get(queue.name)
+        if heap is None:
+            heap = self._first_victims[queue.name] = list(queue.first_victims)
+        while heap:
+            first, key = heap[0], heap[0].job
+            job = self._draft.jobs.get(key)
+            now = self._draft.cluster.jobs[key].first_victim if job is None else job.first_victim()
+            if now == first:
+                return first
+            if now is None:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, now)
+        return None
+
     def _few_cheaper(self, rank: Rank, request: VictimRequest) -> frozenset[str] | None:
         """Queues of which a pod might leave for another's claim at less than this; None: most."""
-        asked, queues = (rank[:5], request.shape, request.need), self._draft.cluster.queues
+        asked, cluster = (rank[:5], request.shape, request.need), self._draft.cluster
         if asked not in self._cheaper_than:
-            least = {name: q.least_cost(request.shape, request.need) for name, q in queues.items()}
-            found = frozenset([name for name, cost in least.items() if (*cost, 1) <= rank[:5]])
-            self._cheaper_than[asked] = None if 2 * len(found) > len(queues) else found
+            found: frozenset[str] = frozenset()
+            for least, names in cluster.least_surplus.items():
+                if (*least.least_cost(request.shape, request.need), 1) <= rank[:5]:
+                    found = found.union(names)
+            self._cheaper_than[asked] = None if 2 * len(found) > len(cluster.queues) else found
         return self._cheaper_than[asked]
 
     def _candidates_for(self, request: VictimRequest) -> _Candidates:
+        self._note_cheaper()
         candidates, cheaper = self._candidates.get(request), self._cheaper
         if candidates is None:
             places = self._places(request)
@@ -260,18 +255,23 @@ class VictimSearch:
         if request.within is not None:
             tree, queues = self._queues.tree, self._draft.cluster.queues
             return self._nodes_of(name for name in queues if tree.within(name, request.within))
-        mine = self.nodes_in(request.queue) if self._apart(request) else None
-        if request.among is not None:
-            among = self._nodes_of(request.among)
-            return among if mine is None else among & mine
-        return mine
+        if self._apart(request):
+            return self._own_nodes(request)
+        return None if request.among is None else self._nodes_of(request.among)
 
     def _apart(self, request: VictimRequest) -> bool:
         """Return whether nodes with surplus of the claim's queue are searched apart from others; it
         may as well see all where nodes are few, or most are its queue's."""
         nodes, asks = len(self._nodes.states), request.queue != NOBODY
         asks = asks and request.own is None and request.within is None and nodes > FEW
-        return asks and 2 * len(self.nodes_in(request.queue)) <= nodes
+        return asks and 2 * len(self._own_nodes(request)) <= nodes
+
+    def _own_nodes(self, request: VictimRequest) -> frozenset[int]:
+        """Nodes to look at that have surplus of the request's queue."""
+        cluster = self._draft.cluster
+        if request.among is None:
+            return cluster.giver_nodes(request.queue)
+        return cluster.shared_nodes(request.among).get(request.queue, frozenset())
 
     def _least(self, n: int, request: VictimRequest) -> Rank | None:
         """Node n's option has no smaller rank; None if it has no option."""

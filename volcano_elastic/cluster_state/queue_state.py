@@ -1,0 +1,197 @@
+"""The jobs of one queue, as a frozen value: what they hold, ask for, and might give."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import chain
+from operator import add, attrgetter, sub
+from typing import NamedTuple
+
+from volcano_elastic.cluster_state.claim import Claim, claim_of
+from volcano_elastic.cluster_state.fact import fact, value
+from volcano_elastic.cluster_state.fit import Shape, Vector
+from volcano_elastic.cluster_state.job_pods import FirstVictim
+from volcano_elastic.cluster_state.job_state import GrowthKey, JobState, LossKey
+from volcano_elastic.cluster_state.reason import NoChange, Reason
+
+
+class LeastSurplus(NamedTuple):
+    """Bounds of what a queue's surplus frees, and of what that costs."""
+
+    largest: Vector
+    """The most that one worker asks for, by dimension; empty where no job might give."""
+    cost: int
+    """The least that one costs, in pods: of a unit the rest leaves anyway."""
+    running: bool
+    """All that have a node run."""
+
+    def least_cost(self, shape: Shape, need: int) -> tuple[float, int, int, int]:
+        """Return what no option of it goes below that makes room for up to `need` pods, in the
+        first fields of its rank. One of several pods frees no more than the largest does."""
+        largest = self.largest
+        if not largest:
+            return math.inf, 0, 0, 0
+        slots = max([1 + (largest[i] - 1) // amount for i, amount in shape.needs], default=1)
+        return self.cost / min(need, slots), self.cost, 0, int(self.running)
+
+
+@value
+class QueueState:
+    """The jobs of one queue."""
+
+    name: str
+    jobs: tuple[JobState, ...]
+
+    @fact
+    def held(self) -> Vector:
+        """Amounts that the pods of the jobs hold."""
+        return tuple(map(sum, zip(*map(attrgetter("by_role.held"), self.jobs), strict=True)))
+
+    def learn(self, before: QueueState, gone: Iterable[JobState], come: Iterable[JobState]) -> None:
+        """Work out what the jobs hold from what they held before these went and came."""
+        if "held" in before.__dict__:
+            held = before.held
+            for state in gone:
+                held = tuple(map(sub, held, state.by_role.held))
+            for state in come:
+                held = tuple(map(add, held, state.by_role.held))
+            self.__dict__["held"] = held
+
+    @fact
+    def surplus(self) -> int:
+        """Amount of the policy's resource that pods beyond minimums hold."""
+        return sum([state.by_role.surplus for state in self.jobs])
+
+    @fact
+    def unsettled(self) -> tuple[JobState, ...]:
+        """Jobs of which something may have to be corrected, or that ask for part of a minimum."""
+        return tuple([s for s in self.jobs if not s.settled and not s.unstarted])
+
+    @fact
+    def excluding(self) -> tuple[JobState, ...]:
+        """Jobs that nodes have failed."""
+        return tuple([s for s in self.jobs if s.job.excluded])
+
+    @fact
+    def growth(self) -> Mapping[Shape, Sequence[GrowthKey]]:
+        """Settled jobs that may grow, by shape; each list is a heap."""
+        found: defaultdict[Shape, list[GrowthKey]] = defaultdict(list)
+        for state in self.jobs:
+            key = state.growth_key
+            if key is not None:
+                found[state.shape].append(key)
+        for keys in found.values():
+            heapq.heapify(keys)
+        return found
+
+    @fact
+    def losses(self) -> Sequence[LossKey]:
+        """Settled jobs that may give for others' growth."""
+        return [key for s in self.jobs if (key := s.loss_key) is not None]
+
+    @fact
+    def least_loss(self) -> float:
+        """The smallest of their losses."""
+        return min(self.losses).loss if self.losses else math.inf
+
+    @fact
+    def givers(self) -> Sequence[JobState]:
+        """Jobs of which surplus might leave for a claim in some plan."""
+        return [state for state in self.jobs if state.may_give]
+
+    @fact
+    def yields_from(self) -> float:
+        """The least priority of a pod that surplus of some job may leave for."""
+        return min([state.yields_from for state in self.givers], default=math.inf)
+
+    @fact
+    def surplus_vectors(self) -> tuple[Vector, ...]:
+        """Amounts that may leave for claims at most, by shape."""
+        found: Counter[Vector] = Counter()
+        for state in self.jobs:
+            if state.surplus:
+                found[state.shape.vector] += state.surplus
+        return tuple([tuple([a * pods for a in vector]) for vector, pods in found.items()])
+
+    @fact
+    def giver_nodes(self) -> frozenset[str]:
+        """Names of the nodes with pods of jobs that might give some."""
+        return frozenset().union(*[state.nodes for state in self.givers])
+
+    @fact
+    def first_victims(self) -> Sequence[FirstVictim]:
+        """Bounds of the first victims of jobs that might give, as a heap: few of the pods
+        themselves are ever asked for."""
+        bounds = [
+            FirstVictim.bound(state.job.key, most.weighted, self.least_surplus.running)
+            for state in self.givers
+            if (most := state.most_surplus) is not None
+        ]
+        heapq.heapify(bounds)
+        return bounds
+
+    @fact
+    def least_surplus(self) -> LeastSurplus:
+        """Bounds of what their surplus frees and costs."""
+        givers = self.givers
+        if not givers:
+            return LeastSurplus((), 0, False)
+        largest = tuple(map(max, zip(*{state.shape.vector for state in givers}, strict=True)))
+        single = all(state.unit == 1 for state in givers)
+        bound = chain.from_iterable([state.by_role.bound.values() for state in givers])
+        return LeastSurplus(largest, int(single), all(map(attrgetter("running"), bound)))
+
+    @fact
+    def waiting(self) -> Sequence[Claim]:
+        """Claims of jobs that have not started, in order."""
+        found = [
+            _waiting_claim(state) for state in self.jobs if not state.settled and state.unstarted
+        ]
+        return sorted(found, key=lambda claim: claim.order)
+
+    @fact
+    def requested(self) -> Sequence[int]:
+        """Amounts that they ask for together."""
+        return [sum(column) for column in zip(*[c.request for c in self.waiting], strict=True)]
+
+    @fact
+    def kept_unasked(self) -> Mapping[str, NoChange]:
+        """Reasons of jobs to keep their size while nobody waits."""
+        return {s.job.key: s.kept.unasked for s in self.jobs if s.kept is not None}
+
+    @fact
+    def kept_asked(self) -> Mapping[str, NoChange]:
+        """Reasons of jobs to keep their size while somebody waits."""
+        return {s.job.key: s.kept.asked for s in self.jobs if s.kept is not None}
+
+    @fact
+    def roomless(self) -> Mapping[Shape, Sequence[str]]:
+        """Keys of jobs that lack nothing but room to grow, by shape."""
+        found: defaultdict[Shape, list[str]] = defaultdict(list)
+        for state in self.jobs:
+            if state.kept is not None and state.kept.asked.why_not_more is Reason.NO_ROOM:
+                found[state.shape].append(state.job.key)
+        return found
+
+    @fact
+    def cooling(self) -> Sequence[tuple[datetime, str]]:
+        """Until when which of them cool down, the last first."""
+        found = ((s.kept.ready, s.job.key) for s in self.jobs if s.kept is not None)
+        return sorted([(ready, key) for ready, key in found if ready is not None], reverse=True)
+
+
+def _waiting_claim(state: JobState) -> Claim:
+    """The claim of a job that has not started."""
+    found = claim_of(
+        state,
+        workers=state.job.min,
+        master=not state.by_role.master_bound,
+        runs=False,
+        leader_placed=True,
+    )
+    assert found is not None, "a job that has not started has a minimum"
+    return found
