@@ -1,7 +1,7 @@
 """Sharded trainings (FSDP2, HSDP) whose nodes are lost with their memory, and come and go, by seed:
 no committed step lost, nothing read from storage while memory sufficed, the same bits.
 
-    python -m tests.elastic_trainer.sharded_harness --seeds 100 --seed 1 [--loop]
+    python -m tests.elastic_trainer.sharded_harness --seeds 100 --seed 1 [--loop] [--unit 2]
 
 Each seed is a training of 12 steps in several rounds. A round's ranks are processes; a node is a
 folder of shared memory with one or two of them. A node is lost at a point that the seed draws: its
@@ -101,20 +101,29 @@ class Training:
 
     Args:
         folder: of its own, on shared memory.
+        unit: nodes of one rank that a replica is divided among, so that they come and go together;
+            1: the seed says what is divided how.
     """
 
-    def __init__(self, seed: int, folder: Path, store: Store, counts: Counts) -> None:
+    def __init__(
+        self, seed: int, folder: Path, store: Store, counts: Counts, unit: int = 1
+    ) -> None:
         self.chance = random.Random(seed)
         self.folder, self.store, self.counts = folder, store, counts
         self.name = f"{seed}"
         chance = self.chance
-        self.local = chance.choice((1, 1, 2))
-        self.hybrid = self.local > 1 and chance.random() < 0.5
+        self.unit = unit
+        self.local = chance.choice((1, 1, 2)) if unit == 1 else 1
+        hybrid = self.local > 1 and chance.random() < 0.5
+        self.shards = unit if unit > 1 else self.local * hybrid
         self.every = chance.choice((1, 1, 2, 3))
         self.slow = chance.choice((0.0, 0.0, 0.05, 0.3))
         self.fixed = chance.random() < 0.4
         """The world stays as it is: lost nodes are replaced."""
-        self.nodes = list(range(chance.choice((2, 3, 3, 4)) if self.local == 1 else 2))
+        self.most = 4 if self.local == 1 else 2
+        """Nodes."""
+        few = (2, 3, 3, 4) if unit == 1 else (unit, 4, 4)
+        self.nodes = list(range(chance.choice(few) if self.local == 1 else 2))
         self._next_node = len(self.nodes)
         self.events = chance.randint(1, 3)
         self.made: dict[Identity, set[str]] = {}
@@ -124,8 +133,8 @@ class Training:
         self.history: list[str] = []
 
     @property
-    def shape(self) -> tuple[int, int, bool]:
-        return (len(self.nodes), self.local, self.hybrid)
+    def shape(self) -> tuple[int, int, int]:
+        return (len(self.nodes), self.local, self.shards)
 
     def close(self) -> None:
         """End what a violation has left; a round's ranks have all ended."""
@@ -152,7 +161,7 @@ class Training:
             number,
             tuple(self.nodes),
             self.local,
-            self.hybrid,
+            self.shards,
             self.every,
             mirror_seconds=self.slow,
         )
@@ -163,9 +172,10 @@ class Training:
             step = self._newest_step() + chance.randint(1, 4)
             if step < STEPS:
                 leavers = ()
-                if len(self.nodes) > 1 and chance.random() < 0.6:
+                units = len(self.nodes) // self.unit
+                if units > 1 and chance.random() < 0.6:
                     leavers = tuple(
-                        chance.sample(self.nodes, chance.randint(1, len(self.nodes) - 1))
+                        chance.sample(self.nodes, self.unit * chance.randint(1, units - 1))
                     )
                 plain = replace(plain, fence=step, leavers=leavers)
                 if chance.random() < 0.6:
@@ -237,14 +247,18 @@ class Training:
                 self.nodes.insert(place, self._new_node())
             else:
                 self.counts.resizes += 1
+                while 0 < len(self.nodes) < self.unit:  # it waits for others
+                    self.nodes.append(self._new_node())
+                # Who would make no whole unit waits beside the job.
+                del self.nodes[len(self.nodes) // self.unit * self.unit :]
             return
         for node in round_.leavers:
             self.nodes.remove(node)
             shutil.rmtree(self.folder / f"node-{node}")
         self.counts.resizes += 1
-        most = 4 if self.local == 1 else 2
-        if (not round_.leavers or self.chance.random() < 0.3) and len(self.nodes) < most:
-            self.nodes.insert(self.chance.randint(0, len(self.nodes)), self._new_node())
+        if (not round_.leavers or self.chance.random() < 0.3) and len(self.nodes) < self.most:
+            for _ in range(self.unit):
+                self.nodes.insert(self.chance.randint(0, len(self.nodes)), self._new_node())
 
     def _new_node(self) -> int:
         self._next_node += 1
@@ -307,13 +321,14 @@ class Training:
     def _whole_in_memory(self, gone: tuple[int, ...] = ()) -> Identity:
         """Return the newest state of which all parts are in the memory, sealed, of the nodes but
         those that are gone."""
-        found: dict[tuple[Identity, int], set[int]] = {}
+        found: dict[tuple[Identity, int, int], set[int]] = {}
         for node in set(self.nodes) - set(gone):
             for path in (self.folder / f"node-{node}").glob("*-*-*"):
                 label = Slot(path).sealed()
                 if label is not None:
-                    found.setdefault((label.identity, label.world), set()).add(label.rank)
-        whole = [identity for (identity, world), owners in found.items() if len(owners) == world]
+                    state = label.identity, label.world, label.parts
+                    found.setdefault(state, set()).add(label.part)
+        whole = [state[0] for state, numbers in found.items() if len(numbers) == state[2]]
         return max(whole, default=(0, 0))
 
     def _stored(self) -> Identity:
@@ -352,6 +367,9 @@ def main() -> int:
     parser.add_argument(
         "--loop", action="store_true", help="ElasticLoop's processes, which live through rounds"
     )
+    parser.add_argument(
+        "--unit", type=int, default=1, help="nodes that a replica is divided among (nodeUnit)"
+    )
     options = parser.parse_args()
     kind: type[Training] = Training
     if options.loop:
@@ -359,7 +377,7 @@ def main() -> int:
 
         kind = LoopTraining
     counts, kinds = Counts(), Counter[str]()
-    calm: dict[tuple[int, int, bool], list[torch.Tensor]] = {}
+    calm: dict[tuple[int, int, int], list[torch.Tensor]] = {}
     largest, equal, failed = 0.0, 0, []
     store = Store()
     began = time.monotonic()
@@ -367,13 +385,13 @@ def main() -> int:
     try:
         for seed in range(options.seed, options.seed + options.seeds):
             with shared_memory() as folder:
-                training = kind(seed, folder, store, counts)
+                training = kind(seed, folder, store, counts, options.unit)
                 shape = training.shape
-                kinds["HSDP" if training.hybrid else "FSDP2"] += 1
+                kinds["HSDP" if training.shards else "FSDP2"] += 1
                 try:
                     if shape not in calm:
                         with shared_memory() as other:
-                            undisturbed = kind(seed, other, store, Counts())
+                            undisturbed = kind(seed, other, store, Counts(), options.unit)
                             undisturbed.events, undisturbed.name = 0, f"calm-{shape}"
                             with contextlib.closing(undisturbed):
                                 calm[shape] = undisturbed.run()

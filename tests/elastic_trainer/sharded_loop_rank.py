@@ -64,7 +64,7 @@ def run_life(folder: Path, name: str, environment: Mapping[str, str]) -> NoRetur
 
 class _Life(Rank):
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, Round(0, (), 1, False, 1), 0)
+        super().__init__(folder, Round(0, (), 1, 0, 1), 0)
         self._loop: ElasticLoop
         self._digested = True
         self._asked = False

@@ -113,8 +113,10 @@ class LoopTraining(Training):
     `close` ends what is left.
     """
 
-    def __init__(self, seed: int, folder: Path, store: Store, counts: Counts) -> None:
-        super().__init__(seed, folder, store, counts)
+    def __init__(
+        self, seed: int, folder: Path, store: Store, counts: Counts, unit: int = 1
+    ) -> None:
+        super().__init__(seed, folder, store, counts, unit)
         self._ordered = False
         """The last round ended in order, and all of its state is on the nodes that stay."""
         self._workers: list[_Worker] = []

@@ -67,7 +67,7 @@ class Round:
         number: in its job.
         nodes: names, in the order of their ranks.
         local: ranks of each node.
-        hybrid: replicas elastic, shards inside a node (HSDP); else over all ranks (FSDP2).
+        shards: ranks in a row that a replica is divided among (HSDP); 0: all ranks (FSDP2).
         every: steps between saves.
         fence: the step at which the world changes; none if 0.
         leavers: nodes that leave there.
@@ -78,7 +78,7 @@ class Round:
     number: int
     nodes: tuple[int, ...]
     local: int
-    hybrid: bool
+    shards: int
     every: int
     fence: int = 0
     leavers: tuple[int, ...] = ()
@@ -308,8 +308,8 @@ def make_model() -> torch.nn.Sequential:
 def shard(model: torch.nn.Sequential, round_: Round) -> None:
     """Divide a model among a round's ranks."""
     mesh = None
-    if round_.hybrid:
-        shape = (round_.world // round_.local, round_.local)
+    if round_.shards:
+        shape = (round_.world // round_.shards, round_.shards)
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replica", "shard"))
     fully_shard(model[0], mesh=mesh)
     fully_shard(model, mesh=mesh)

@@ -24,7 +24,10 @@ pytestmark = pytest.mark.process
 HARNESS = "tests.elastic_trainer.sharded_harness"
 
 
-@pytest.mark.parametrize("lives", [[], ["--loop"]], ids=["restarted", "live on"])
+LIVES = {"restarted": [], "live on": ["--loop"], "in units": ["--loop", "--unit", "2"]}
+
+
+@pytest.mark.parametrize("lives", LIVES.values(), ids=LIVES)
 def test_losses_and_resizes_cost_no_committed_step_and_no_read_of_storage(
     pytestconfig: pytest.Config, lives: list[str]
 ) -> None:
@@ -47,7 +50,7 @@ def test_after_four_of_six_nodes_left_the_two_mirror_each_other() -> None:
             for number, nodes, fence in ((1, 6, 3), (2, 2, 6)):
                 training.nodes = list(range(nodes))
                 leavers = tuple(range(2, nodes))
-                round_ = Round(number, tuple(range(nodes)), 1, False, 1, fence, leavers)
+                round_ = Round(number, tuple(range(nodes)), 1, 0, 1, fence, leavers)
                 stored, whole = training._stored(), training._whole_in_memory()
                 assert training._train(round_) is None
                 training._check(round_, whole, stored, None)
@@ -66,7 +69,7 @@ def test_processes_that_live_on_change_their_world_without_a_look_at_storage() -
                 rounds = (((0, 1), 2, ()), ((2, 0, 1), 4, (0,)), ((2, 1), 0, ()))
                 for number, (nodes, fence, leavers) in enumerate(rounds, 1):
                     training.nodes = list(nodes)
-                    round_ = Round(number, nodes, 1, False, 9, fence, leavers)
+                    round_ = Round(number, nodes, 1, 0, 9, fence, leavers)
                     stored, whole = training._stored(), training._whole_in_memory()
                     assert training._train(round_) is None
                     training._check(round_, whole, stored, None)

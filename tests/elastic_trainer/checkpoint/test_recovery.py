@@ -39,7 +39,9 @@ class TestStorageIsAsked:
         available = [
             has(
                 stood=(3, 9) if knows else NOTHING,
-                parts=tuple(("t", Part((3, 9), owner, world)) for owner in sorted(owners)),
+                parts=tuple(
+                    ("t", Part((3, 9), owner, world, owner, world)) for owner in sorted(owners)
+                ),
             )
             for owners, knows in zip(found, stood, strict=True)
         ]
@@ -48,7 +50,7 @@ class TestStorageIsAsked:
         assert next_run(available) > 3 or not any(stood)
 
     def test_where_others_know_of_a_later_end(self) -> None:
-        parts = tuple(("t", Part((3, 9), owner, 2)) for owner in (0, 1))
+        parts = tuple(("t", Part((3, 9), owner, 2, owner, 2)) for owner in (0, 1))
         assert is_live([has(stood=(3, 9), parts=parts), has()])
         assert not is_live([has(stood=(3, 9), parts=parts), has(stood=(4, 2))])
 

@@ -7,9 +7,11 @@ import math
 import pytest
 import torch
 from elastic_trainer.checkpoint.recovery import Available, Part, Source, choose_recovery_source
+from elastic_trainer.checkpoint.replicas import number_parts
 from elastic_trainer.checkpoint.reshard import UncoveredError, plan_moves, shard_box
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.device_mesh import DeviceMesh
 
 
 def _coordinates(mesh: tuple[int, ...]) -> list[list[int]]:
@@ -39,8 +41,11 @@ def test_every_rank_gets_all_it_wants_once_and_from_who_has_it(data: st.DataObje
         placements = [data.draw(st.integers(-1, len(shape) - 1)) for _ in mesh]
         worlds.append([shard_box(shape, placements, mesh, one) for one in _coordinates(mesh)])
     before, now = worlds
-    holders = [data.draw(st.integers(0, len(now) - 1)) for _ in before]
-    moves = plan_moves([{"w": box} for box in now], [{"w": box} for box in before], holders)
+    there = [rank for rank, box in enumerate(before) if rank == before.index(box)]
+    there += [rank for rank in range(len(before)) if rank not in there and data.draw(st.booleans())]
+    holders = {rank: data.draw(st.integers(0, len(now) - 1)) for rank in there}
+    held = {rank: {"w": before[rank]} for rank in there}
+    moves = plan_moves([{"w": box} for box in now], held, holders)
     got = [torch.zeros(shape, dtype=torch.int64) for _ in now]
     for move in moves:
         assert move.giver == holders[move.owner]
@@ -57,20 +62,50 @@ def test_every_rank_gets_all_it_wants_once_and_from_who_has_it(data: st.DataObje
 
 def test_what_no_part_has_is_an_error() -> None:
     with pytest.raises(UncoveredError, match="expected the earlier parts to hold"):
-        plan_moves([{"w": ((0, 4),)}], [{"w": ((0, 2),)}], [0])
+        plan_moves([{"w": ((0, 4),)}], {0: {"w": ((0, 2),)}}, {0: 0})
 
 
 def _has(*owners: int, step: int = 6, world: int = 3) -> Available:
-    parts = tuple(("t", Part((1, step), owner, world)) for owner in owners)
+    parts = tuple(("t", Part((1, step), owner, world, owner, world)) for owner in owners)
     return Available(parts=parts, training="t")
 
 
 def test_another_world_takes_a_state_whose_parts_are_all_in_somebodys_memory() -> None:
     found = choose_recovery_source([_has(0, 2), _has(1, 0)], sharded=True)
     assert (found.identity, set(found.sources)) == ((1, 6), {Source.PARTS})
-    assert found.holders == (0, 1, 0)
+    assert (found.holders, found.world) == ({0: 0, 1: 1, 2: 0}, 3)
 
 
 def test_parts_of_two_states_or_two_worlds_are_no_state() -> None:
     for other in (_has(1, step=9), _has(1, world=2)):
         assert choose_recovery_source([_has(0, 2), other], sharded=True).identity == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "alike", "numbers"),
+    [
+        ([[0, 1], [2, 3]], (True, False), [0, 1, 0, 1]),
+        ([[0, 1], [2, 3]], (False, True), [0, 0, 1, 1]),
+        ([[0, 1], [2, 3]], (False, False), [0, 1, 2, 3]),
+        ([[0, 1], [2, 3]], (True, True), [0, 0, 0, 0]),
+        ([[0, 2], [1, 3]], (True, False), [0, 0, 1, 1]),
+        ([[0, 1]], (True, True), [0, 1, 2, 3]),  # what the other two hold isn't known
+    ],
+)
+def test_ranks_that_differ_in_replicated_dimensions_alone_hold_the_same(
+    ranks: list[list[int]], alike: tuple[bool, ...], numbers: list[int]
+) -> None:
+    mesh = DeviceMesh("cpu", torch.tensor(ranks), _init_backend=False, _rank=0)
+    assert number_parts([(mesh, alike)], 4) == numbers
+    assert number_parts([(mesh, alike), (mesh, (False, False))], 4) == [0, 1, 2, 3]
+
+
+def test_replicas_stand_in_for_one_another() -> None:
+    # Of two replicas over two ranks each, rank 0 is lost, and rank 3 waits beside the world.
+    def has(*owners: int) -> Available:
+        parts = tuple(("t", Part((1, 6), owner, 4, owner % 2, 2)) for owner in owners)
+        return Available(parts=parts, training="t")
+
+    found = choose_recovery_source([has(1, 0), has(2, 1)], sharded=True)
+    assert (found.identity, found.holders) == ((1, 6), {0: 0, 1: 1, 2: 1})
+    assert choose_recovery_source([has(2), has(0)], sharded=True).identity == (0, 0)

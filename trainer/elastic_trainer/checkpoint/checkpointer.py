@@ -683,6 +683,7 @@ class Checkpointer:
             self.state.sharded,
             len(blob.skeleton),
             blob.size,
+            *self.state.part(self._group.rank, self._group.world),
             self.link.round,
             self._place,
         )

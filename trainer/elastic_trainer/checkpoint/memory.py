@@ -153,19 +153,29 @@ class Memory:
     def parts(self) -> tuple[tuple[str, Part], ...]:
         """Return the parts of sharded states that are here, of any world: by training."""
         return tuple(
-            (label.training, Part(label.identity, label.rank, label.world))
+            (label.training, _part(label))
             for slots in self._all_slots()
             for label in slots.sealed().values()
             if label.sharded
         )
 
-    def read_part(self, training: str, part: Part) -> dict[str, Any]:
-        """Return a part, in views of its slot, verified again. Raises SlotError."""
-        problem = SlotError(f"{self._slots.folder} holds no verified {part}")
+    def read_part(
+        self, training: str, identity: Identity, owner: int, world: int
+    ) -> dict[str, Any]:
+        """Return one rank's part of what so many held, in views of its slot, verified again.
+
+        Raises:
+            SlotError: it isn't here.
+        """
+        problem = SlotError(
+            f"{self._slots.folder} holds no verified part of rank {owner} of {world}, of step "
+            f"{identity[1]}"
+        )
+        wanted = (training, identity, owner, world)
         for slots in self._all_slots():
             for slot, label in slots.sealed().items():
-                found = Part(label.identity, label.rank, label.world)
-                if (label.training, found) == (training, part):
+                found = (label.training, label.identity, label.rank, label.world)
+                if label.sharded and found == wanted:
                     try:
                         read: dict[str, Any] = slot.read_parts()
                         return read
@@ -298,3 +308,7 @@ class Memory:
         if self._prefault is not None:
             self._prefault.join()
             self._prefault = None
+
+
+def _part(label: Label) -> Part:
+    return Part(label.identity, label.rank, label.world, label.part, label.parts)

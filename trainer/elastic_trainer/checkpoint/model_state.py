@@ -25,6 +25,7 @@ from elastic_trainer.checkpoint.refusal import (
     refuse_unsaved_in_backward,
     refuse_zero,
 )
+from elastic_trainer.checkpoint.replicas import layouts, number_parts
 from elastic_trainer.checkpoint.state_value import from_plain, own, to_plain
 from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.store.blob import MeshKey, mesh_key
@@ -79,10 +80,16 @@ class ModelState:
         # Found now: within a forward pass the parameters are whole, and no DTensors.
         parameters = [one for one in self.model.parameters() if isinstance(one, DTensor)]
         self.sharded = bool(parameters)
+        self._spread = layouts(parameters)
         self.meshes: dict[MeshKey, DeviceMesh] = {
             mesh_key(one.device_mesh): one.device_mesh for one in parameters
         }
         _warn_of_schedule(optimizer, extra)
+
+    def part(self, rank: int, world: int) -> tuple[int, int]:
+        """Return the number of this rank's part of the state, and how many parts there are."""
+        numbers = number_parts(self._spread, world) if self.sharded else [0] * world
+        return numbers[rank], len(set(numbers))
 
     def take(self) -> dict[str, Any]:
         """Return the state, which shares its memory with the model.

@@ -4,7 +4,7 @@ where."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ _SHARDED = ("model", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """The parts that aren't sharded, of the first of the earlier ranks."""
+    """The parts that aren't sharded, of the first of the earlier ranks whose part is there."""
 
     values: dict[str, Any]
     """Values of model and optimizer, by name."""
@@ -45,7 +45,7 @@ class _Rest:
 def load_parts(
     state: ModelState,
     read: Callable[[int], dict[str, Any]],
-    holders: Sequence[int],
+    holders: Mapping[int, int],
     group: ProcessGroup,
     moved: Callable[[int], None],
 ) -> None:
@@ -62,7 +62,7 @@ def load_parts(
         SlotError: on every rank, if a part can't be read, or not all is there.
         MismatchError: on every rank: it is another model's.
     """
-    mine = [owner for owner, holder in enumerate(holders) if holder == group.rank]
+    mine = [owner for owner, holder in holders.items() if holder == group.rank]
     parts: dict[int, dict[str, Any]] = {}
     problem = None
     try:
@@ -73,7 +73,8 @@ def load_parts(
     problem = next((one for one in group.gather(problem) if one), None)
     if problem is not None:
         raise SlotError(problem)
-    rest = group.from_rank(holders[0], _take_rest(parts[0]) if 0 in parts else None)
+    first = min(holders)
+    rest = group.from_rank(holders[first], _take_rest(parts[first]) if first in parts else None)
     assert rest is not None
     state.compare_model(rest.model)
     whole = state.take()
@@ -91,9 +92,8 @@ def load_parts(
         )
     )
     held = {owner: boxes for _, of_rank in said for owner, boxes in of_rank.items()}
-    by_owner = [held[owner] for owner in range(len(holders))]
     try:
-        moves = plan_moves([boxes for boxes, _ in said], by_owner, holders)
+        moves = plan_moves([boxes for boxes, _ in said], held, holders)
     except UncoveredError as error:
         raise SlotError(str(error)) from None
 
@@ -101,7 +101,7 @@ def load_parts(
 
     def give_and_take() -> None:
         for move in moves:
-            _carry_out(move, messages, group.rank, wanted, locals_, said[move.taker][0], by_owner)
+            _carry_out(move, messages, group.rank, wanted, locals_, said[move.taker][0], held)
         messages.flush()
 
     messages.run(give_and_take, group.over or (lambda: False))
@@ -118,7 +118,7 @@ def _carry_out(
     wanted: Mapping[str, DTensor],
     locals_: Mapping[int, Mapping[str, ShardPart]],
     wanted_boxes: Boxes,
-    held: Sequence[Boxes],
+    held: Mapping[int, Boxes],
 ) -> None:
     source = target = None
     if move.giver == rank:

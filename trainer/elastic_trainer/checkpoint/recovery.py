@@ -35,6 +35,10 @@ class Part:
     """The rank whose part it is."""
     world: int
     """Ranks that the state was sharded over."""
+    number: int
+    """Number of the part: equal for ranks that hold the same, as HSDP's replicas do."""
+    numbers: int
+    """So many make the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +112,11 @@ class Recovery:
     """The rank that has it, or loads it, for those whose source is a peer."""
     mirrors: Mapping[int, int] = field(default_factory=dict)
     """By rank whose source is a mirror: the rank that has its part."""
-    holders: tuple[int, ...] = ()
+    holders: Mapping[int, int] = field(default_factory=dict)
     """Where the source is the memory of all: by rank of the world that the state was sharded over,
-    the rank that has its part now."""
+    the rank that has its part now. Of replicas, one at least is there."""
+    world: int = 0
+    """That world's ranks."""
 
     @property
     def step(self) -> int:
@@ -166,7 +172,8 @@ def choose_recovery_source(
         if not all(newest in part for part in parts):
             if newest in whole:
                 everyones = (Source.PARTS,) * len(available)
-                return Recovery(newest, everyones, 0, holders=whole[newest])
+                world, holders = whole[newest]
+                return Recovery(newest, everyones, 0, holders=holders, world=world)
             return Recovery(newest, (Source.STORAGE,) * len(available), 0)
         lacking = [rank for rank in everybody if newest not in memories[rank]]
         sources = [Source.MIRROR if rank in lacking else Source.MEMORY for rank in everybody]
@@ -186,25 +193,27 @@ def choose_recovery_source(
     return Recovery(newest, (Source.STORAGE, *[Source.PEER] * (len(available) - 1)), 0)
 
 
-def _find_whole(available: Sequence[Available], training: str) -> dict[Identity, tuple[int, ...]]:
-    """Return the states of which all parts are in the ranks' memory, and who has each part: whoever
-    has given least so far."""
+def _find_whole(
+    available: Sequence[Available], training: str
+) -> dict[Identity, tuple[int, dict[int, int]]]:
+    """Return the states of which all parts are in the ranks' memory: the ranks that each was
+    sharded over, and by owner who has its part, whoever has given least so far."""
     holders: dict[tuple[Identity, int], dict[int, list[int]]] = {}
+    lacking: dict[tuple[Identity, int], set[int]] = {}
     for rank, one in enumerate(available):
         for name, part in one.parts:
             if name == training:
-                owners = holders.setdefault((part.identity, part.world), {})
-                owners.setdefault(part.owner, []).append(rank)
-    whole: dict[Identity, tuple[int, ...]] = {}
-    for (identity, world), owners in holders.items():
-        if owners.keys() != set(range(world)):
-            continue
+                state = part.identity, part.world
+                holders.setdefault(state, {}).setdefault(part.owner, []).append(rank)
+                lacking.setdefault(state, set(range(part.numbers))).discard(part.number)
+    whole: dict[Identity, tuple[int, dict[int, int]]] = {}
+    for identity, world in (state for state, numbers in lacking.items() if not numbers):
         given: Counter[int] = Counter()
-        chosen = []
-        for owner in range(world):
-            chosen.append(min(owners[owner], key=lambda rank: (given[rank], rank)))
-            given[chosen[-1]] += 1
-        whole[identity] = tuple(chosen)
+        chosen: dict[int, int] = {}
+        for owner, ranks in sorted(holders[identity, world].items()):
+            chosen[owner] = min(ranks, key=lambda rank: (given[rank], rank))
+            given[chosen[owner]] += 1
+        whole[identity] = world, chosen
     return whole
 
 

@@ -66,13 +66,14 @@ def intersect(one: Box, other: Box) -> Box | None:
 
 
 def plan_moves(
-    wanted: Sequence[Boxes], held: Sequence[Boxes], holders: Sequence[int]
+    wanted: Sequence[Boxes], held: Mapping[int, Boxes], holders: Mapping[int, int]
 ) -> list[Move]:
     """Return the moves that give every rank what it wants, in an order that all ranks follow.
 
     Args:
         wanted: by rank of this world.
-        held: by rank of the earlier one. Boxes of one tensor are equal or apart.
+        held: by rank of the earlier one, of those whose part is there. Boxes of one tensor are
+            equal or apart.
         holders: by rank of the earlier world, the rank that has its part now.
 
     Raises:
@@ -87,10 +88,10 @@ def plan_moves(
 
 
 def _cover(
-    name: str, box: Box, held: Sequence[Boxes], holders: Sequence[int], taker: int
+    name: str, box: Box, held: Mapping[int, Boxes], holders: Mapping[int, int], taker: int
 ) -> Iterator[Move]:
     owners: dict[Box, int] = {}
-    for owner, boxes in enumerate(held):
+    for owner, boxes in sorted(held.items()):
         found = boxes.get(name)
         # Replicas hold the same: its own is nearest.
         if found is not None and (found not in owners or holders[owner] == taker):

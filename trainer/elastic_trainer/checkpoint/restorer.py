@@ -18,7 +18,6 @@ from elastic_trainer.checkpoint.recovery import (
     NOTHING,
     Available,
     Identity,
-    Part,
     Recovery,
     Source,
     Stored,
@@ -522,7 +521,7 @@ class Restorer:
 
         def read(owner: int) -> dict[str, Any]:
             assert memory is not None
-            return memory.read_part(training, Part(found.identity, owner, len(found.holders)))
+            return memory.read_part(training, found.identity, owner, found.world)
 
         load_parts(self._state, read, found.holders, self._group, self._link.transferred)
 

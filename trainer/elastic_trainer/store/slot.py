@@ -71,6 +71,10 @@ class Label:
     skeleton: int
     tensors: int
     """Bytes of the payload's parts."""
+    part: int = 0
+    """Number of a sharded state's part: equal for ranks that hold the same."""
+    parts: int = 1
+    """So many make the state."""
     round: int = 0
     """Round in which it was sealed, as in Commit.round."""
     place: str = ""

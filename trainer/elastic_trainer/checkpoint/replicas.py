@@ -1,0 +1,36 @@
+"""Tells which ranks hold the same part of a sharded state, as HSDP's replicas do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+Layout = tuple[DeviceMesh, tuple[bool, ...]]
+"""A mesh, and by dimension of it whether its ranks hold the same."""
+
+
+def layouts(parameters: Collection[DTensor]) -> set[Layout]:
+    """Return how these are spread over their ranks."""
+    return {
+        (one.device_mesh, tuple(placement.is_replicate() for placement in one.placements))
+        for one in parameters
+    }
+
+
+def number_parts(spread: Collection[Layout], world: int) -> list[int]:
+    """Return the number of each rank's part: equal for ranks that hold the same, from 0 on.
+
+    Where a mesh lacks some of the ranks, it isn't known here what those hold, and each rank has a
+    part of its own.
+    """
+    places: list[list[tuple[int, ...]]] = [[] for _ in range(world)]
+    for mesh, alike in spread:
+        if sorted(mesh.mesh.flatten().tolist()) != list(range(world)):
+            return list(range(world))
+        for rank, found in enumerate(places):
+            place = (mesh.mesh == rank).nonzero()[0].tolist()
+            found.append(tuple(-1 if same else at for same, at in zip(alike, place, strict=True)))
+    numbers: dict[tuple[tuple[int, ...], ...], int] = {}
+    return [numbers.setdefault(tuple(place), len(numbers)) for place in places]
