@@ -172,8 +172,8 @@ def choose_recovery_source(
         if not all(newest in part for part in parts):
             if newest in whole:
                 everyones = (Source.PARTS,) * len(available)
-                world, holders = whole[newest]
-                return Recovery(newest, everyones, 0, holders=holders, world=world)
+                world, chosen = whole[newest]
+                return Recovery(newest, everyones, 0, holders=chosen, world=world)
             return Recovery(newest, (Source.STORAGE,) * len(available), 0)
         lacking = [rank for rank in everybody if newest not in memories[rank]]
         sources = [Source.MIRROR if rank in lacking else Source.MEMORY for rank in everybody]
