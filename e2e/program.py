@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO
 
 from embedded_cluster import component
-from tests.elastic_trainer.nursery import Nursery
+from tests.elastic_trainer import nursery
 
 _IMPORTED = (
     "e2e.prepared",
@@ -22,10 +22,10 @@ _IMPORTED = (
 
 
 @functools.cache
-def _nursery() -> Nursery:
-    nursery = Nursery(_IMPORTED)
-    atexit.register(nursery.close)
-    return nursery
+def _nursery() -> nursery.Nursery:
+    found = nursery.Nursery(_IMPORTED, within=nursery.shared())
+    atexit.register(found.close)
+    return found
 
 
 def start(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, Any
 
-from elastic_trainer.launch.zygote import PRELOADED
+from elastic_trainer.launch.zygote import PRELOADED, ZygoteProcess
 from elastic_trainer.protocol.message import COMMITS_VARIABLE
 
 from tests.elastic_trainer import fault_network
@@ -121,7 +123,17 @@ class FaultyNursery(Nursery):
     def __init__(self) -> None:
         # Agents and workers are forks, for whom no interpreter looks at PYTHONPATH.
         super().__init__([f"{__package__}.faulty_node.sitecustomize", *PRELOADED])
-        os.environ["PYTHONPATH"] = str(Path(__file__).parent / "faulty_node")
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: IO[Any],
+        errors: IO[Any] | None = None,
+    ) -> ZygoteProcess:
+        """Start it as any nursery does; a coordinator that it starts looks at PYTHONPATH."""
+        faulty = {"PYTHONPATH": str(Path(__file__).parent / "faulty_node")}
+        return super().start(arguments, {**environment, **faulty}, log, errors)
 
 
 class FaultyJob(Job):
@@ -130,7 +142,7 @@ class FaultyJob(Job):
     def __init__(
         self,
         folder: Path,
-        nursery: FaultyNursery,
+        nursery: Nursery,
         nodes: str,
         *,
         stream: bool = False,

@@ -13,12 +13,14 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from elastic_trainer.launch.zygote import PRELOADED, Zygote, ZygoteProcess
 
+_ROOT = Path(__file__).parents[2]
 _AGENT = ("torch.distributed.run", "elastic_trainer.agent.agent")
 _PATIENCE = 600.0
 """Seconds to import all that: minutes on a machine that is new or busy."""
@@ -30,27 +32,48 @@ _serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:])
 """
 
 
+_FORKED_ZYGOTE = """
+import os, socket, sys
+from elastic_trainer.launch.zygote import _serve
+sys.path[0] = sys.argv[1]
+control = socket.socket(socket.AF_UNIX)
+control.connect(sys.argv[2])
+if os.fork():  # a fork leads a session, and can't have a group of its own beside it
+    control.close()
+    os.wait()
+else:
+    _serve(control, os.getppid(), sys.argv[3:])
+"""
+
+
 class Nursery:
     """One process that forks agents.
 
     Args:
         modules: imported before torchrun, in order.
+        within: the nursery that forks this one, with what it has imported.
     """
 
-    def __init__(self, modules: Sequence[str]) -> None:
-        ours, theirs = socket.socketpair()
-        arguments = [str(theirs.fileno()), str(os.getpid()), *modules, *_AGENT]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _ZYGOTE, *arguments],
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        theirs.close()
-        self._zygote = Zygote(ours, self._process.pid)
+    def __init__(self, modules: Sequence[str], within: Nursery | None = None) -> None:
+        begin = _begin if within is None else within._begin
+        control, self._process = begin([*modules, *_AGENT])
+        self._zygote = Zygote(control, self._process.pid)
         self.pid = self._process.pid
         assert self._zygote.wait_ready(_PATIENCE), f"ended with code {self._process.poll()}"
+
+    def _begin(self, modules: Sequence[str]) -> tuple[socket.socket, ZygoteProcess]:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            socket.socket(socket.AF_UNIX) as server,
+            open(os.dup(2), "w") as log,
+        ):
+            script, address = Path(folder, "zygote.py"), f"{folder}/socket"
+            script.write_text(_FORKED_ZYGOTE)
+            server.bind(address)
+            server.listen()
+            server.settimeout(_PATIENCE)
+            process = self.start([str(script), str(_ROOT), address, *modules], os.environ, log)
+            return server.accept()[0], process
 
     def start(
         self,
@@ -68,6 +91,19 @@ class Nursery:
         """End it, and with it every agent it started."""
         self._zygote.close()
         self._process.wait()
+
+
+def _begin(modules: Sequence[str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-c", _ZYGOTE, str(theirs.fileno()), str(os.getpid()), *modules],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
+        cwd=_ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    theirs.close()
+    return ours, process
 
 
 @functools.cache

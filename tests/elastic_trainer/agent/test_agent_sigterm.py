@@ -13,19 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic_trainer.fault_job import FaultyJob, FaultyNursery
+from tests.elastic_trainer import nursery as nurseries
+from tests.elastic_trainer.fault_job import FaultyJob
+from tests.elastic_trainer.nursery import Nursery
 from tests.elastic_trainer.torchrun_job import PATIENCE
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def nursery() -> Iterator[FaultyNursery]:
+def nursery() -> Iterator[Nursery]:
     # As a program that starts agents may have: none of its handlers may be theirs.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pytest makes errors of them, for forks too
-        nursery = FaultyNursery()
+        nursery = Nursery((), within=nurseries.shared())
     try:
         yield nursery
     finally:
@@ -34,7 +36,7 @@ def nursery() -> Iterator[FaultyNursery]:
 
 
 def test_sigterm_at_any_moment_after_the_start_ends_an_agent(
-    nursery: FaultyNursery, tmp_path: Path
+    nursery: Nursery, tmp_path: Path
 ) -> None:
     job = FaultyJob(tmp_path, nursery, "1:2")
     try:

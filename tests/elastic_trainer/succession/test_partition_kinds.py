@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -17,9 +18,17 @@ ALONE_SECONDS = 3.0
 """In which a side that takes the others for ended would begin alone, and commit."""
 
 
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[FaultyNursery]:
+    found = FaultyNursery()
+    yield found
+    found.close()
+
+
 @pytest.mark.parametrize("kind", get_args(Kind))
-def test_who_is_cut_off_takes_nobody_for_ended(tmp_path: Path, kind: Kind) -> None:
-    nursery = FaultyNursery()
+def test_who_is_cut_off_takes_nobody_for_ended(
+    nursery: FaultyNursery, tmp_path: Path, kind: Kind
+) -> None:
     job = FaultyJob(tmp_path, nursery, "1:3", parts_by=kind)
     try:
         job.start(0, 1, 2)
@@ -38,4 +47,3 @@ def test_who_is_cut_off_takes_nobody_for_ended(tmp_path: Path, kind: Kind) -> No
         (tmp_path / "enough").write_text("0")
     finally:
         job.close()
-        nursery.close()
