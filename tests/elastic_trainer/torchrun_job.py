@@ -66,6 +66,13 @@ def free_endpoint() -> int:
     raise AssertionError("no two neighbouring ports are free")
 
 
+_TORCHRUN = """
+import runpy, sys
+sys.argv[0] = "torch.distributed.run"
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
 class Job:
     """torchrun agents, each with its own 127.0.0.x address, as pods have."""
 
@@ -91,11 +98,13 @@ class Job:
         restarts: int = 3,
         environment: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
+        before: str = "",
         cold: bool = False,
     ) -> None:
         """Start the agents of these pods.
 
         Args:
+            before: what each agent does first.
             cold: by `python -m torch.distributed.run`; else with torch imported. So it is, too,
                 where an interpreter has to look at PYTHONPATH.
         """
@@ -112,8 +121,12 @@ class Job:
                 "OMP_NUM_THREADS": "1",
                 **(environment or {}),
             }
+            program = ["-m", "torch.distributed.run"]
+            if before:
+                program = [str(self.folder / "agent.py")]
+                Path(*program).write_text(f"{before}\n{_TORCHRUN}")
             arguments = [
-                *("-m", "torch.distributed.run"),
+                *program,
                 *("--nnodes", self.nodes, "--nproc-per-node", "1", "--max-restarts", str(restarts)),
                 *("--rdzv-backend", "volcano-elastic", "--rdzv-id", "test"),
                 *("--rdzv-endpoint", f"127.0.0.1:{self.port}", *options),

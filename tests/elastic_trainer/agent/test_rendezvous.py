@@ -203,26 +203,22 @@ link.finished()
 """
 
 ENDLESS_PATIENCE = """
-import sys
-if "torch.distributed.run" in sys.orig_argv:
-    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-    shutdown = LocalElasticAgent._shutdown
-    def shut_down(*given, **named):
-        shutdown(*given[:2], **{**named, "timeout": 10**6})
-    LocalElasticAgent._shutdown = shut_down
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+shutdown = LocalElasticAgent._shutdown
+def shut_down(*given, **named):
+    shutdown(*given[:2], **{**named, "timeout": 10**6})
+LocalElasticAgent._shutdown = shut_down
 """
-"""A sitecustomize.py: torchrun then waits for its workers' end for ever, not for 30 s."""
+"""Has torchrun wait for its workers' end for ever, not for 30 s."""
 
 
 def test_survivors_of_a_vanished_peer_are_not_charged_a_restart_nor_waited_for(
     tmp_path: Path,
 ) -> None:
     job = Job(tmp_path, VANISHING, nodes="3")
-    (tmp_path / "sitecustomize.py").write_text(ENDLESS_PATIENCE)
-    environment = {"PYTHONPATH": str(tmp_path)}
     try:
-        job.start(0, 2, restarts=0, environment=environment)
-        job.start(1, restarts=1, environment=environment)
+        job.start(0, 2, restarts=0, before=ENDLESS_PATIENCE)
+        job.start(1, restarts=1, before=ENDLESS_PATIENCE)
         assert [job.wait(index) for index in range(3)] == [0, 0, 0], job.logs()
     finally:
         job.close()

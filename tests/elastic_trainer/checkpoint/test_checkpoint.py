@@ -30,6 +30,7 @@ from torch.utils.data import TensorDataset
 from tests.elastic_trainer.store.faulty_store import FaultyStore
 from tests.elastic_trainer.store.stuck_calls import StuckCalls
 from tests.elastic_trainer.torch_process import TorchProcess, module
+from tests.elastic_trainer.torchrun_job import PATIENCE, free_endpoint
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "digits.py"
 SAMPLES, EPOCHS = 50, 3
@@ -439,9 +440,24 @@ class TestExample:
         self, tmp_path: Path
     ) -> None:
         (tmp_path / "file").write_text("in the way")
-        code, _, errors = run_example(tmp_path / "file" / "commits", "--epochs", "1", workers=2)
-        assert code != 0
-        assert "file/commits/TRAINING can't be used: Not a directory" in errors
+        port = str(free_endpoint())
+        group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = [
+            TorchProcess(
+                EXAMPLE.read_text(),
+                *("--folder", tmp_path / "file" / "commits", "--epochs", "1"),
+                environment={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank},
+            )
+            for rank in ("0", "1")
+        ]
+        try:
+            for rank in ranks:
+                _, errors = rank.communicate(timeout=PATIENCE)
+                assert rank.returncode == 1
+                assert "file/commits/TRAINING can't be used: Not a directory" in errors
+        finally:
+            for rank in ranks:
+                rank.kill()
 
 
 def test_logging_is_left_to_the_script() -> None:

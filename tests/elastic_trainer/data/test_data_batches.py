@@ -6,8 +6,6 @@ import contextlib
 import gc
 import os
 import signal
-import subprocess
-import sys
 import time
 import weakref
 from collections.abc import Iterator
@@ -27,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from tests.elastic_trainer import nursery
 from tests.elastic_trainer.torchrun_job import PATIENCE, gone
 
 SAMPLES = 37
@@ -313,12 +312,13 @@ if __name__ == "__main__":
 def test_worker_processes_end_with_a_trainer_that_is_killed(method: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(FORSAKEN)
-    command = [sys.executable, str(script), method]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as trainer:
+    reading, writing = os.pipe()
+    with open(reading) as said, open(writing, "w") as log, open(tmp_path / "errors", "w") as errors:
+        trainer = nursery.shared().start([str(script), method], os.environ, log, errors)
+        log.close()
         try:
-            assert trainer.stdout is not None
-            orphan = int(trainer.stdout.readline())
-            assert trainer.wait(60) == -signal.SIGKILL
+            orphan = int(said.readline())
+            assert trainer.wait(PATIENCE) == -signal.SIGKILL
             deadline = time.monotonic() + PATIENCE
             while not gone(orphan) and time.monotonic() < deadline:
                 time.sleep(0.01)

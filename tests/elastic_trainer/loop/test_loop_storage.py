@@ -43,10 +43,13 @@ def job(tmp_path: Path) -> Iterator[Job]:
     job.close()
 
 
+_FOLDER = Path(tests.elastic_trainer.__file__).parent
+FAULTY = f"import runpy\nrunpy.run_path('{_FOLDER}/faulty_node/sitecustomize.py')\n"
+
+
 def broken(job: Job) -> dict[str, str]:
-    """The environment of a node whose storage fails as long as the file `fault` says so."""
+    """The environment of a node, FAULTY, whose storage fails as long as the file `fault` says."""
     return {
-        "PYTHONPATH": str(Path(tests.elastic_trainer.__file__).parent / "faulty_node"),
         "FAULTY_STORAGE_FOLDER": str(job.folder / "commits"),
         "FAULTY_STORAGE_FILE": str(job.folder / "fault"),
         "VOLCANO_ELASTIC_STORAGE_RETRY_SECONDS": "1",
@@ -57,7 +60,7 @@ def test_a_newcomer_that_cannot_read_storage_takes_the_state_from_live_peers(job
     job.start(0)
     told = job.stepping(1)
     (job.folder / "fault").write_text("EIO")
-    job.start(1, environment=broken(job))
+    job.start(1, environment=broken(job), before=FAULTY)
     joined = job.stepping(2, after_round=told["round"])
     assert joined["pids"]["0"] == told["pids"]["0"]
     # Its state is the live one: who comes next goes on from it, in a run of its own.
@@ -80,7 +83,7 @@ def test_a_newcomer_that_cannot_read_storage_takes_the_state_from_live_peers(job
 
 def test_where_nobody_is_live_storage_decides(job: Job) -> None:
     (job.folder / "fault").write_text("EIO")
-    job.start(0, environment=broken(job))
+    job.start(0, environment=broken(job), before=FAULTY)
     assert job.wait(0) != 0
     assert "Input/output error" in job.logs()
     assert not (job.folder / "commits").exists()
