@@ -221,24 +221,6 @@ class ClusterState:
         return found
 
     @fact
-    def _shared_nodes(self) -> dict[frozenset[str], Mapping[str, frozenset[int]]]:
-        return {}
-
-    def shared_nodes(self, queues: frozenset[str]) -> Mapping[str, frozenset[int]]:
-        """Numbers of the nodes with surplus of these few queues, by each that has some there."""
-        shared = self._shared_nodes.get(queues)
-        if shared is None:
-            found: defaultdict[str, list[int]] = defaultdict(list)
-            nodes = list(self.nodes.values())
-            for n in frozenset().union(*map(self.giver_nodes, queues)):
-                for state in nodes[n].jobs:
-                    if state.may_give and nodes[n].node.name in state.nodes:
-                        found[state.job.queue].append(n)
-            shared = {queue: frozenset(numbers) for queue, numbers in found.items()}
-            self._shared_nodes[queues] = shared
-        return shared
-
-    @fact
     def to_leave(self) -> Mapping[str, Mapping[str, Pod]]:
         """Live pods of jobs on nodes that those had better leave, by job and pod."""
         found: defaultdict[str, dict[str, Pod]] = defaultdict(dict)

@@ -7,7 +7,7 @@ from operator import add
 from typing import NamedTuple
 
 from volcano_elastic.api.role import elastic, leading
-from volcano_elastic.cluster_state.fit import UNLIMITED, Dimensions, Vector
+from volcano_elastic.cluster_state.fit import Dimensions, Vector
 from volcano_elastic.snapshot.snapshot import Job, Pod
 
 COUNTED = elastic().name
@@ -99,11 +99,6 @@ class FirstVictim(NamedTuple):
             return None
         node, job = pod.node or "", pod.job or ""
         return cls(pod.protected, pod.running, surplus, -pod.index, node, pod.key, job)
-
-    @classmethod
-    def bound(cls, job: str, surplus: float, running: bool) -> FirstVictim:
-        """Return what the first of a job's pods is not smaller than; `running`: all of them run."""
-        return cls(False, running, surplus, -UNLIMITED, "", "", job)
 
 
 def has_first(pods: Iterable[Pod]) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from volcano_elastic.cluster_state.claim import Claim, claim_of
 from volcano_elastic.cluster_state.fact import fact, value
-from volcano_elastic.cluster_state.fit import Shape, Vector
+from volcano_elastic.cluster_state.fit import UNLIMITED, Shape, Vector
 from volcano_elastic.cluster_state.job_pods import FirstVictim
 from volcano_elastic.cluster_state.job_state import GrowthKey, JobState, LossKey
 from volcano_elastic.cluster_state.reason import NoChange, Reason
@@ -124,15 +124,22 @@ class QueueState:
 
     @fact
     def first_victims(self) -> Sequence[FirstVictim]:
-        """Bounds of the first victims of jobs that might give, as a heap: few of the pods
-        themselves are ever asked for."""
-        bounds = [
-            FirstVictim.bound(state.job.key, most.weighted, self.least_surplus.running)
-            for state in self.givers
+        """A heap of the pods that leave first of each job that might give. Behind those in front
+        are bounds without a pod: few pods are ever asked for."""
+        by_key, running = {s.job.key: s for s in self.givers}, self.least_surplus.running
+        heap = [
+            FirstVictim(False, running, most.weighted, -UNLIMITED, "", "", key)
+            for key, state in by_key.items()
             if (most := state.most_surplus) is not None
         ]
-        heapq.heapify(bounds)
-        return bounds
+        heapq.heapify(heap)
+        while heap and not heap[0].pod:
+            first = by_key[heap[0].job].first_victim
+            if first is None:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, first)
+        return heap
 
     @fact
     def least_surplus(self) -> LeastSurplus:

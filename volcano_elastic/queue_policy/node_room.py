@@ -113,7 +113,7 @@ class NodeRoom:
         """Those of them that changed what is idle."""
         self.kept: Mapping[int, Vector] = {}
         """By node, what is taken for pods of others until a scheduler has bound them."""
-        self._slots: dict[tuple[Shape, Room], Slots] = {}
+        self._slots: tuple[dict[Shape, Slots], ...] = ({}, {}, {})
 
     def index(self, name: str | None) -> int | None:
         """The number of a node; None if it is not there."""
@@ -121,10 +121,10 @@ class NodeRoom:
 
     def slots(self, shape: Shape, kind: Room) -> Slots:
         """Return the counts for pods of a shape in a kind of room, made at the first call."""
-        found = self._slots.get((shape, kind))
-        if found is None:
-            found = self._slots[shape, kind] = Slots(self, shape, kind)
-        return found
+        made = self._slots[kind]
+        if shape not in made:
+            made[shape] = Slots(self, shape, kind)
+        return made[shape]
 
     def contested(self, shape: Shape) -> bool:
         """Return whether a scheduler might bind such a pod to room that is kept for another."""

@@ -164,8 +164,11 @@ class BestFirst(Generic[P]):
             if rank is not None:
                 heapq.heappush(self._heap, (rank, place))
 
-    def first(self, but: Collection[P] = (), below: Rank | None = None) -> Option | None:
-        """The cheapest of all places `but` these; None if it has no rank `below` this."""
+    def first(
+        self, but: Collection[P] = (), below: tuple[float, ...] | None = None
+    ) -> Option | None:
+        """The cheapest of all places `but` these; None if it has no rank `below` this one, or below
+        the first fields of one."""
         heap = self._heap
         looked: dict[P, Option | None] = {}
         aside: list[tuple[Rank, P]] = []

@@ -298,9 +298,9 @@ class ClaimPlacement:
         if need and not self._search.might_fit(shape, need):
             return False
         full = queues.full(claim.queue, request)
+        if (full or need) and not self._may_shrink(claim):
+            return False
         while full or need:
-            if not self._may_shrink(claim):
-                return False
             option = self._option(attempt, shape, need, None if full is None else full.queue)
             if option is None and full is not None:
                 option = self._ease(attempt, full, self._draft.cluster.jobs_within(full.queue))

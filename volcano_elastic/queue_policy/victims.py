@@ -39,6 +39,8 @@ from volcano_elastic.queue_policy.option import (
 from volcano_elastic.queue_policy.queue_room import Full
 from volcano_elastic.snapshot.snapshot import Pod
 
+RIGHT = Rank._fields.index("right")
+"""Where ranks begin to tell a claim's own queue from others."""
 FEW = 128
 """Nodes that all claims of a queue may look at."""
 GLANCE = 16
@@ -154,14 +156,15 @@ class VictimSearch:
     def _first(self, request: VictimRequest) -> Option | None:
         own = self._at_once(request)
         among = None if own is None else self._few_cheaper(own.rank, request)
-        if among is not None:
-            # Other pods of its own queue cost no less.
-            if request.queue in among:
-                among -= {request.queue}
-            if not among:
+        if own is not None and among is not None:
+            # Other pods of its own queue cost no less, nor do they together with others'.
+            if among <= {request.queue}:
                 return own
-            request = request._replace(among=among)
-        mine = self._candidates_for(request).ranking
+            others = self._ranking(request._replace(queue=NOBODY, among=among))
+            if others.first(below=own.rank[:RIGHT]) is None:
+                return own
+            among -= {request.queue}
+        mine = self._ranking(request._replace(among=among))
         found = mine.first(below=None if own is None else own.rank) or own
         if not self._apart(request):
             return found
@@ -170,20 +173,19 @@ class VictimSearch:
             if among is not None and not among:
                 return found
         # Where its queue has no surplus, all claims see the same.
-        others = self._candidates_for(request._replace(queue=NOBODY, among=among)).ranking.first(
-            but=self._own_nodes(request), below=None if found is None else found.rank
-        )
-        return others or found
+        others = self._ranking(request._replace(queue=NOBODY, among=among))
+        nodes = self._draft.cluster.giver_nodes(request.queue)
+        return others.first(but=nodes, below=None if found is None else found.rank) or found
 
     def _at_once(self, request: VictimRequest) -> Option | None:
         """The option of that job of the claim's queue which gives first, if none of the queue can
         cost less: then its nodes need not be compared. Mostly that is so."""
-        cluster, name = self._draft.cluster, request.queue
-        queue = cluster.queues.get(name)
+        cluster, shape = self._draft.cluster, request.shape
+        queue = cluster.queues.get(request.queue)
         # Whoever looks at fewer pods would not see all that are still too young.
         if queue is None or request.own or request.within or self._protects:
             return None
-        first, shape = self._first_victim(queue), request.shape
+        first = self._first_victim(queue)
         if first is None or (first.protected and not request.protected):
             return None
         job = self._draft.job(first.job)
@@ -197,7 +199,8 @@ class VictimSearch:
         cost, won = 0 if job.unit_remainder else job.state.unit, min(request.need, won)
         if (cost / won, cost) != queue.least_surplus.least_cost(shape, request.need)[:2]:
             return None
-        rank = Rank(cost / won, cost, *first[:2], *OWN, first.surplus, first.last)
+        protected, running, surplus, last = first[:4]
+        rank = Rank(cost / won, cost, protected, running, OWN.right, OWN.share, surplus, last)
         return Option(rank, first.pod, (Victim(job.bound[first.pod], job, n),), won)
 
     def _first_victim(self, queue: QueueState) -> FirstVictim | None:
@@ -228,7 +231,8 @@ class VictimSearch:
             self._cheaper_than[asked] = None if 2 * len(found) > len(cluster.queues) else found
         return self._cheaper_than[asked]
 
-    def _candidates_for(self, request: VictimRequest) -> _Candidates:
+    def _ranking(self, request: VictimRequest) -> BestFirst[int]:
+        """The nodes that may have an option for the request."""
         self._note_cheaper()
         candidates, cheaper = self._candidates.get(request), self._cheaper
         if candidates is None:
@@ -247,7 +251,7 @@ class VictimSearch:
                 n for n in news if (within is None or n in within) and idle[n] >= 0
             )
             candidates.seen[0] = len(cheaper)
-        return candidates
+        return candidates.ranking
 
     def _places(self, request: VictimRequest) -> frozenset[int] | None:
         if request.own is not None:
@@ -255,23 +259,18 @@ class VictimSearch:
         if request.within is not None:
             tree, queues = self._queues.tree, self._draft.cluster.queues
             return self._nodes_of(name for name in queues if tree.within(name, request.within))
-        if self._apart(request):
-            return self._own_nodes(request)
-        return None if request.among is None else self._nodes_of(request.among)
+        mine = self._draft.cluster.giver_nodes(request.queue) if self._apart(request) else None
+        if request.among is None:
+            return mine
+        among = self._nodes_of(request.among)
+        return among if mine is None else among & mine
 
     def _apart(self, request: VictimRequest) -> bool:
         """Return whether nodes with surplus of the claim's queue are searched apart from others; it
         may as well see all where nodes are few, or most are its queue's."""
         nodes, asks = len(self._nodes.states), request.queue != NOBODY
         asks = asks and request.own is None and request.within is None and nodes > FEW
-        return asks and 2 * len(self._own_nodes(request)) <= nodes
-
-    def _own_nodes(self, request: VictimRequest) -> frozenset[int]:
-        """Nodes to look at that have surplus of the request's queue."""
-        cluster = self._draft.cluster
-        if request.among is None:
-            return cluster.giver_nodes(request.queue)
-        return cluster.shared_nodes(request.among).get(request.queue, frozenset())
+        return asks and 2 * len(self._draft.cluster.giver_nodes(request.queue)) <= nodes
 
     def _least(self, n: int, request: VictimRequest) -> Rank | None:
         """Node n's option has no smaller rank; None if it has no option."""
