@@ -84,7 +84,7 @@ class FaultyCluster:
     async def trains_unheard(self, seconds: float = PATIENCE) -> None:
         """Wait until more was trained, whoever hosts the coordinator."""
         before = self._trained()
-        await self.stage.until(lambda: self._trained() > before + 5000, "it trains on", seconds)
+        await self.stage.until(lambda: self._trained() > before + 2500, "it trains on", seconds)
 
     def starts(self) -> list[int]:
         """Return the step at which each run of workers began, oldest first."""

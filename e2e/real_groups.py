@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from elastic_trainer.agent.control_group import ROOT
 
@@ -35,6 +36,22 @@ def entered(memory: int = 0) -> list[str]:
         memory: bytes that it may have; 0: any.
     """
     return ["sh", "-c", _ENTER, str(ROOT), _GROUP, str(memory)]
+
+
+def command_in(words: Sequence[str]) -> Sequence[str]:
+    """Return the command alone where `entered` put words before it, but bounded no memory: a fork
+    is not asked for the memory that it shares."""
+    begins = [*words[:3], *words[5:6]]
+    return words[6:] if begins == ["sh", "-c", _ENTER, "0"] else words
+
+
+def enter(words: Sequence[str]) -> None:
+    """Do in this process what the words do that `entered` put before a command."""
+    root, group = words[3:5]
+    for controller in _CONTROLLERS:
+        folder = Path(root, controller, group, os.environ["HOSTNAME"])
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup.procs").write_text("0")
 
 
 @contextmanager

@@ -125,10 +125,10 @@ class Stage:
         return found
 
     async def steps_on(self, job: DemoJob, seconds: float = PATIENCE) -> None:
-        """Waits until the job has made ten more steps than now."""
+        """Waits until the job has made five more steps than now."""
         now = self.training(job).get("step") or 0
         await self.until(
-            lambda: self.finished(job) or (self.training(job).get("step") or 0) >= now + 10,
+            lambda: self.finished(job) or (self.training(job).get("step") or 0) >= now + 5,
             f"{job.name} trains on",
             seconds,
         )

@@ -47,7 +47,7 @@ async def test_pods_of_the_minimum_move_before_their_nodes_are_drained(
     three_nodes: Stage,
 ) -> None:
     stage = three_nodes
-    job = DemoJob("job", min=2, max=2, epochs=18, step_seconds=0.1)
+    job = DemoJob("job", min=2, max=2, epochs=9, step_seconds=0.2)
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 2, "job trains")
     for which in (-1, 0):  # and the coordinator with it
@@ -89,7 +89,7 @@ async def moves(stage: Stage, job: DemoJob, which: int) -> str:
 
 async def test_surplus_without_room_elsewhere_leaves_and_comes_back(three_nodes: Stage) -> None:
     stage = three_nodes
-    job = DemoJob("job", min=1, max=3, epochs=18, step_seconds=0.1)
+    job = DemoJob("job", min=1, max=3, epochs=9, step_seconds=0.2)
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 3, "job grows to all nodes")
     before = {i: await pod(stage, i) for i in (0, 1, 2)}

@@ -74,7 +74,7 @@ async def test_a_job_does_not_notice_what_becomes_of_brain_and_its_database(
     brains: list[asyncio.subprocess.Process] = []
     try:
         control_group(stage.out / "group")
-        job = Job("kept", 2, 2, epochs=20, step_seconds=0.3)
+        job = Job("kept", 2, 2, epochs=10, step_seconds=0.6)
         client = stage.recorder.jobs.client
         brains.append(await begin(stage.plane.kubeconfig, database.url, log))
         await stage.submit(job)

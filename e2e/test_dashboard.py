@@ -49,7 +49,7 @@ async def viewer(stage: Stage) -> AsyncIterator[Viewer]:
 
 
 async def test_the_page_shows_a_training_with_every_reason(stage: Stage, viewer: Viewer) -> None:
-    job = DemoJob("job", min=1, max=4, epochs=200, step_seconds=0.05)
+    job = DemoJob("job", min=1, max=4, epochs=50, step_seconds=0.2)
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 4, "job grows to 4")
     found: dict[str, Any] = {}

@@ -44,7 +44,7 @@ async def test_a_node_that_dies_without_api_server_is_replaced_later_and_one_tha
     three_nodes: Stage, pytestconfig: pytest.Config
 ) -> None:
     stage, long = three_nodes, pytestconfig.getoption("--long")
-    job = DemoJob("job", min=1, max=2, epochs=55 if long else 12, step_seconds=0.15)
+    job = DemoJob("job", min=1, max=2, epochs=28 if long else 6, step_seconds=0.3)
     async with submitted(stage, job) as it:
         await it.train_together(2)
         await node_dies_while_the_api_server_is_away(it, 120 if long else 12)

@@ -47,12 +47,13 @@ def without_trainer(folder: Path, *left_out: str) -> Path:
     return folder / "bin" / "python"
 
 
-def job(stage: Stage, python: Path, annotations: dict[str, str]) -> dict[str, Any]:
+def job(stage: Stage, python: Path, annotations: dict[str, str], *, workers: int) -> dict[str, Any]:
     folder = stage.out / "plain"
     folder.mkdir()
     run = f"{python} -m torch.distributed.run {SCRIPT} {folder}"
     command = ["sh", "-c", f"exec {run} >> {folder}/worker-$VOLCANO_ELASTIC_POD_INDEX.log 2>&1"]
-    policy = {"minReplicas": 1, "maxReplicas": 2, "cooldownSeconds": 0, "rdzvBackend": "c10d"}
+    policy: dict[str, Any] = {"minReplicas": 1, "maxReplicas": workers, "cooldownSeconds": 0}
+    policy["rdzvBackend"] = "c10d"
     found = manifest("plain", command, policy | {"rdzvPort": unused_port()})
     found["metadata"]["annotations"] = annotations
     return found
@@ -75,7 +76,7 @@ ASKS = {"volcano-elastic.io/inject-trainer": "true"}
 
 async def test_one_annotation_brings_the_trainer(stage: Stage) -> None:
     python = without_trainer(stage.out / "image")
-    await stage.recorder.jobs.client.create(PYTORCHJOBS, job(stage, python, ASKS))
+    await stage.recorder.jobs.client.create(PYTORCHJOBS, job(stage, python, ASKS, workers=2))
     await trains(stage, stage.out / "plain", 2, "start")
     said = await finish(stage)
     assert "elastic_trainer.coordinator" in said and "running, round" in said, said
@@ -83,8 +84,8 @@ async def test_one_annotation_brings_the_trainer(stage: Stage) -> None:
 
 async def test_a_python_that_does_not_suit_trains_as_before(stage: Stage) -> None:
     python = without_trainer(stage.out / "image", "numpy")
-    await stage.recorder.jobs.client.create(PYTORCHJOBS, job(stage, python, ASKS))
-    await trains(stage, stage.out / "plain", 2, "start")
+    await stage.recorder.jobs.client.create(PYTORCHJOBS, job(stage, python, ASKS, workers=1))
+    await trains(stage, stage.out / "plain", 1, "start")
     said = await finish(stage)
     why = "the trainer is left out, and torchrun meets by itself: expected numpy 2.0"
     assert why in said and "elastic_trainer.coordinator" not in said, said

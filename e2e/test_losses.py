@@ -50,7 +50,7 @@ async def test_a_worker_lost_for_good_takes_its_unit_along_and_another_unit_come
     four_nodes: Stage,
 ) -> None:
     stage, client = four_nodes, four_nodes.recorder.jobs.client
-    job = Job("job", 2, 4, 15, 0.1)
+    job = Job("job", 2, 4, 8, 0.2)
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 4, "job grows to all nodes")
     await stage.steps_on(job)
@@ -71,7 +71,7 @@ async def test_a_worker_lost_for_good_takes_its_unit_along_and_another_unit_come
 
 async def test_a_lost_node_takes_its_unit_along_until_it_is_back(four_nodes: Stage) -> None:
     stage, client = four_nodes, four_nodes.recorder.jobs.client
-    job = Restarting("job", 2, 4, 15, 0.1)
+    job = Restarting("job", 2, 4, 8, 0.2)
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 4, "job grows to all nodes")
     await stage.steps_on(job)

@@ -53,7 +53,7 @@ async def test_pods_of_dead_nodes_are_made_anew_where_there_is_room(
     three_nodes: Stage, promised: Promised
 ) -> None:
     stage = three_nodes
-    job = DemoJob("job", min=2, max=2, epochs=18, step_seconds=0.1)
+    job = DemoJob("job", min=2, max=2, epochs=9, step_seconds=0.2)
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 2, "job trains")
     for index in (1, 0):
@@ -95,7 +95,7 @@ async def made_anew(stage: Stage, job: DemoJob, index: int, promised: Promised) 
 async def test_survivors_elect_another_host_before_worker_0_is_back(
     three_nodes: Stage, promised: Promised
 ) -> None:
-    stage, job = three_nodes, DemoJob("job", min=1, max=3, epochs=15, step_seconds=0.1)
+    stage, job = three_nodes, DemoJob("job", min=1, max=3, epochs=8, step_seconds=0.2)
     async with submitted(stage, job) as it:
         await it.train_together(3)
         pods = {index: await it.pod(index) for index in range(3)}
@@ -126,7 +126,7 @@ async def test_a_survivor_of_two_trains_on_once_the_coordinators_host_is_given_u
 ) -> None:
     """Nothing answers there: the host might train on, until the operator gives it up. Then the
     survivor elects itself, or the new worker 0, if it begins before, counts the old one out."""
-    stage, job = three_nodes, DemoJob("job", min=1, max=2, epochs=23, step_seconds=0.1)
+    stage, job = three_nodes, DemoJob("job", min=1, max=2, epochs=12, step_seconds=0.2)
     async with submitted(stage, job) as it:
         await it.train_together(2)
         for _ in range(2):
@@ -148,7 +148,7 @@ async def test_a_survivor_of_two_trains_on_once_the_coordinators_host_is_given_u
 async def test_worker_0_without_room_waits_and_comes_first_only_if_nobody_else_can_host(
     two_nodes: Stage,
 ) -> None:
-    stage, job = two_nodes, DemoJob("job", min=1, max=2, epochs=45, step_seconds=0.1)
+    stage, job = two_nodes, DemoJob("job", min=1, max=2, epochs=23, step_seconds=0.2)
     async with submitted(stage, job) as it:
         await it.train_together(2)
         await survivor_goes_on(it)
@@ -196,7 +196,7 @@ async def survivor_begins_anew(it: FaultyCluster) -> None:
 
 async def test_without_room_a_job_goes_on_smaller_and_grows_back(three_nodes: Stage) -> None:
     stage, client = three_nodes, three_nodes.recorder.jobs.client
-    job = DemoJob("job", min=1, max=3, epochs=18, step_seconds=0.1)
+    job = DemoJob("job", min=1, max=3, epochs=9, step_seconds=0.2)
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 3, "job grows to all nodes")
     node = (await client.get(PODS, "job-worker-2", "default"))["spec"]["nodeName"]

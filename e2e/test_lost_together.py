@@ -42,14 +42,14 @@ async def test_jobs_outlive_all_of_their_nodes_and_their_coordinators(
     four_nodes: Stage, pytestconfig: pytest.Config
 ) -> None:
     stage = four_nodes
-    async with submitted(stage, DemoJob("job", min=2, max=2, epochs=12, step_seconds=0.15)) as it:
+    async with submitted(stage, DemoJob("job", min=2, max=2, epochs=6, step_seconds=0.3)) as it:
         await it.train_together(2)
         if pytestconfig.getoption("--long"):
             await both_nodes_lost(it, for_good=False)
         await both_nodes_lost(it, for_good=True)
         await it.judge_finished()
     await it.fault(None, *it.hit)
-    dedicated = DedicatedJob("dedicated", min=2, max=2, epochs=12, step_seconds=0.15)
+    dedicated = DedicatedJob("dedicated", min=2, max=2, epochs=6, step_seconds=0.3)
     await coordinators_node_lost(stage, dedicated)
 
 

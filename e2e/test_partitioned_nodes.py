@@ -32,7 +32,7 @@ async def test_pods_behind_a_partition_stay_while_they_are_heard_and_are_fenced_
     three_nodes: Stage,
 ) -> None:
     stage = three_nodes
-    async with submitted(stage, DemoJob("job", min=1, max=2, epochs=12, step_seconds=0.15)) as it:
+    async with submitted(stage, DemoJob("job", min=1, max=2, epochs=6, step_seconds=0.3)) as it:
         await it.train_together(2)
         await cut_off_from_kubernetes_only(it)
         for index in (1, 0):

@@ -131,7 +131,7 @@ async def test_jobs_train_on_through_upgrade_and_rollback(
     fresh_control_plane: ControlPlane, previous: Path, tmp_path: Path
 ) -> None:
     # Slow steps: it must outlast the start of operators and tools on a busy machine.
-    job = DemoJob("job", min=1, max=3, epochs=18, step_seconds=0.5)
+    job = DemoJob("job", min=1, max=3, epochs=9, step_seconds=1.0)
     newcomer = DemoJob("newcomer", min=2, max=2, epochs=1, step_seconds=1.0)
     async with (
         running(fresh_control_plane, tmp_path, operator=False) as stage,
