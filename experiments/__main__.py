@@ -3,8 +3,8 @@
     python -m experiments [SECTION ...] [--traces DIR | --quick] [--processes N] [--doc FILE]
 
 Sections: seed, service, pollux, ablation, sensitivity, philly, philly-ablation, eta, right-sizing,
-movielens; all by default. All are simulated but the last, which trains with real processes (`make
-movielens` gets its data).
+movielens, clicks; all by default. All are simulated but the last two, which train with real
+processes (`make movielens` gets the first one's data).
 Without --doc they are only printed.
 """
 
@@ -34,6 +34,7 @@ SECTIONS: Mapping[str, Section] = {
     "eta": lambda source, processes, pictures: eta.section(source),
     "right-sizing": lambda source, processes, pictures: right_sizing.section(source, pictures),
     "movielens": lambda source, processes, pictures: _movielens(source, pictures),
+    "clicks": lambda source, processes, pictures: _clicks(source),
 }
 
 
@@ -41,6 +42,12 @@ def _movielens(source: Source, pictures: Path | None) -> str:
     from experiments.movielens.section import section  # imports torch, which takes seconds
 
     return section(source, pictures)
+
+
+def _clicks(source: Source) -> str:
+    from experiments.clicks.section import section
+
+    return section(source)
 
 
 def main() -> None:

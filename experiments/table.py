@@ -81,8 +81,10 @@ def bound_row(result: Result) -> list[str]:
 def verdict(what: str, found: float, target: float, unit: str = "s") -> str:
     """One line: a target, and whether it is met."""
     word = "met" if found <= target else "**missed**"
-    spelt = f"{found:,.0f}" if found >= 100 or found == int(found) else f"{found:,.2f}"
     unit = f" {unit}" if unit else ""
+    if target < 0.01:
+        return f"- {what}: {found:.2g}{unit}; target {target:.2g}{unit}: {word}\n"
+    spelt = f"{found:,.0f}" if found >= 100 or found == int(found) else f"{found:,.2f}"
     return f"- {what}: {spelt}{unit}; target {target:,g}{unit}: {word}\n"
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from experiments.movielens.ratings import Features, generate, read
 from experiments.movielens.run import Mode, Outcome, Plan, run
 from experiments.source import Source
-from experiments.table import markdown
+from experiments.table import markdown, verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -109,8 +109,9 @@ def _of_mode(mode: Mode, found: Sequence[Comparison]) -> Iterator[str]:
     mean = statistics.fmean(gap(one.elastic, one.few) for one in several)
     spread = statistics.stdev(one.few.auc for one in several)
     ends = statistics.fmean(one.elastic.auc - one.few.auc for one in several)
-    yield _verdict("mean gap over curves and seeds", mean, TARGET)
-    yield _verdict("the same, against the spread of seeds (standard deviation)", mean, spread)
+    yield verdict("mean gap over curves and seeds", mean, TARGET, "").rstrip()
+    what = "the same, against the spread of seeds (standard deviation)"
+    yield verdict(what, mean, spread, "").rstrip()
     yield f"- mean difference of the last AUC: {ends:+.2g}"
     audits = [outcome.audit for one in several for outcome in (one.few, *_others(one)) if outcome]
     wrong = sum(audit.lost + audit.repeated + audit.unexpected for audit in audits)
@@ -120,11 +121,6 @@ def _of_mode(mode: Mode, found: Sequence[Comparison]) -> Iterator[str]:
 
 def _others(one: Comparison) -> tuple[Outcome | None, ...]:
     return one.elastic, one.many, one.again
-
-
-def _verdict(what: str, found: float, target: float) -> str:
-    word = "met" if found <= target else "**missed**"
-    return f"- {what}: {found:.2g}; target {target:.2g}: {word}"
 
 
 def picture(found: Sequence[Comparison]) -> Figure:

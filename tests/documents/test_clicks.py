@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from experiments.clicks import EXAMPLE, KINDS, Outcome, gap, report
+from experiments.clicks import section
+from experiments.clicks.run import EXAMPLE, Outcome
+from experiments.clicks.section import PLANS, gap, report
 
 criteo = sys.modules["criteo"]
 
@@ -46,18 +50,43 @@ def test_models_learn_the_truth(model: str) -> None:
     assert EXAMPLE.auc(net(ids[5000:]), clicked[5000:]) > max(before, 0.6)
 
 
-def test_the_report_compares_with_the_first_kind() -> None:
-    first = [Outcome((0.5, 0.7), 0, 0), Outcome((0.6, 0.8), 0, 0)]
-    other = [Outcome((0.5, 0.71), 0, 128), Outcome((0.6, 0.79), 0, 0)]
-    assert gap(first[0].curve, other[0].curve) == pytest.approx(0.005)
-    text = report({KINDS[0]: first, KINDS[-1]: other})
+def test_the_report_compares_with_the_first_plan() -> None:
+    parts = tuple(0.7 + 0.001 * n for n in range(10))
+    first = [Outcome(curve, parts, 0, 0, 30.0) for curve in ((0.5, 0.5, 0.7), (0.6, 0.6, 0.8))]
+    other = [
+        Outcome((0.5, 0.5, 0.71), parts, 0, 128, 30.0),
+        Outcome((0.6, 0.6, 0.79), parts[::-1], 0, 0, 30.0),
+    ]
+    assert gap(first[0].curve, other[0].curve) == pytest.approx(0.01 / 3)
+    text = report(
+        [
+            (replace(plan, seed=seed), outcome)
+            for plan, outcomes in ((PLANS[0], first), (PLANS[-1], other))
+            for seed, outcome in enumerate(outcomes)
+        ]
+    )
     line = next(one for one in text.splitlines() if "2→4→2" in one)
-    assert line.split("|")[3:9] == [
+    assert line.split("|")[3:10] == [
         " 0.75000 ",
         " +0.00000 ",
-        " 0.00500 ",
+        " 0.00333 ",
         " 0.00000 ",
+        " 0.01000 ",
         " 0 ",
         " 128 ",
     ]
-    assert "spread of 2 seeds (standard deviation): 0.07071" in text
+    assert "(standard deviation) asked: 0; target 0.0707" in text
+    assert "mean gap of 2→4→2 workers, 2→4→3 servers: 0.0033; target 0.0005: **missed**" in text
+    assert "(standard error over ten parts): 0.00096" in text
+    assert "4 runs of 61,440 samples, 2 minutes in all" in text
+
+
+def test_a_run_that_has_ended_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(section, "RUNS", tmp_path / "runs")
+    found = Outcome((0.5, 0.75), (0.7, 0.8), 0, 128, 30.0)
+    assert section.found_before(PLANS[0]) is None
+    assert section.keep(PLANS[0], found) is found
+    assert section.found_before(PLANS[0]) == found
+    assert section.found_before(replace(PLANS[0], seed=1)) is None

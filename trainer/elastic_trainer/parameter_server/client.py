@@ -120,11 +120,12 @@ class ServedTables:
             one.rows = _ServedRows(self, one.table.settings)
             one.make_split_state = self._split_state
         self._settings = [one.table.settings for one in self._embeddings]
-        self._has_dense = dense is not None
+        self.dense: DenseParameters | None = None
+        """Those of `dense`; their learning rate is `dense.lr`, to be set where it changes."""
         if dense is not None and dense_optimizer is not None:
-            parameters = DenseParameters(dense, dense_optimizer, self.pull, self._give_first)
-            self._embeddings.append(cast("ElasticEmbedding", parameters))
-            self._settings += [parameters.table.settings, parameters.first_settings]
+            self.dense = DenseParameters(dense, dense_optimizer, self.pull, self._give_first)
+            self._embeddings.append(cast("ElasticEmbedding", self.dense))
+            self._settings += [self.dense.table.settings, self.dense.first_settings]
 
     def step(self) -> None:
         """Send the gradients of all forward passes since the last one."""
@@ -409,7 +410,7 @@ class ServedTables:
 
     def _split_state(self, modules: Sequence[torch.nn.Module]) -> ServedState:
         """Return what keeps them in step with an ElasticLoop, which asks for it."""
-        if self._has_dense:
+        if self.dense is not None:
             raise ValueError(
                 "ServedTables has dense parameters, which ElasticLoop keeps in step itself: "
                 "expected no `dense` where the tables are in its model"

@@ -1,27 +1,25 @@
-"""E7, asynchronous, on impressions of Criteo's shape: DeepFM on parameter servers that come and go.
+"""One asynchronous training as processes of this machine: workers, parameter servers, a coordinator
+that hands out leases, and the ledger's owner, which evaluates.
 
-    python -m experiments.clicks [--quick] [--staleness N]
-
-Each run is real processes on loopback: a coordinator that hands out leases, parameter servers,
-workers that each push gradients as they have them, and the ledger's owner, which evaluates. Data,
-models and AUC are those of examples/clicks.py. Processes are forked, so that none imports torch.
+Data, models and AUC are those of examples/clicks.py. Processes are forked, so that none imports
+torch.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
+import json
 import multiprocessing
 import os
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Condition, Thread
 from typing import Any
 
 import numpy as np
@@ -31,17 +29,15 @@ from elastic_trainer.coordinator.__main__ import main as coordinate
 from elastic_trainer.data.audit import verify
 from elastic_trainer.embeddings.row_optimizer import Adagrad
 from elastic_trainer.parameter_server.__main__ import main as serve
+from elastic_trainer.parameter_server.known_servers import KnownServers
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from benchmarks.endpoint import free_endpoint
-from experiments.table import markdown
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 EXAMPLE: Any = importlib.import_module("clicks")
 FORK: Any = multiprocessing.get_context("fork")
 PATIENCE_SECONDS = 300.0
-TARGET = 0.0005
-"""Mean gap of ElasticDL's published curves, by their raw data."""
 
 
 @dataclass(frozen=True)
@@ -50,27 +46,41 @@ class Plan:
     """At first, and from each of as many even parts of the samples on."""
     servers: tuple[int, ...]
     seed: int = 0
-    samples: int = 60_000
-    held_out: int = 20_000
+    samples: int = 61_440
+    held_out: int = 50_000
     batch: int = 128
-    points: int = 12
-    """Evaluations."""
+    points: int = 10
+    """Evaluations, each of a whole number of batches."""
     rate: float = 0.02
-    staleness: int | None = None
+    warm_up: int = 12_288
+    """Samples in whose course the learning rate rises to that, as for any asynchronous training:
+    several workers' first gradients are of the same parameters, and Adagrad's first steps large."""
+    remark: str = ""
+    """Of a plan that is carried out once more."""
+
+    @property
+    def every(self) -> int:
+        """Samples between two evaluations."""
+        return self.samples // self.points
 
     @property
     def label(self) -> str:
-        return f"{arrows(self.workers)} workers, {arrows(self.servers)} servers, seed {self.seed}"
+        workers, servers = arrows(self.workers), arrows(self.servers)
+        return f"{workers} workers, {servers} servers{self.remark}"
 
 
 @dataclass(frozen=True)
 class Outcome:
     curve: tuple[float, ...]
     """AUC of the held-out impressions, at even numbers of samples."""
+    parts: tuple[float, ...]
+    """The last AUC of each of ten parts of them."""
     wrong: int
     """Samples that were lost, or are in the ledger twice, by its audit."""
     twice: int
-    """Samples whose gradient was pushed, and whose worker was killed before the ledger knew."""
+    """Samples that were pushed once more, by somebody else: their worker was killed before the
+    ledger knew, or silent for so long that its lease went back."""
+    seconds: float
 
     @property
     def auc(self) -> float:
@@ -103,7 +113,7 @@ class Run:
         self._all: list[Any] = []
 
     def run(self) -> Outcome:
-        plan = self._plan
+        plan, begun = self._plan, time.monotonic()
         try:
             self._start(lambda: coordinate(["--port", self._endpoint.rpartition(":")[2]]))
             self._serve(plan.servers[0])
@@ -127,10 +137,11 @@ class Run:
                 if one.is_alive():
                     one.kill()
                 one.join()
-        curve = tuple(map(float, (self._folder / "curve").read_text().split()))
+        curve, parts = json.loads((self._folder / "curve").read_text())
         audit = verify(self._folder / "audit", plan.samples, 1)
         lost = audit.lost + audit.repeated + audit.unexpected
-        return Outcome(curve, lost, self._pushed.value - plan.samples)
+        seconds = time.monotonic() - begun
+        return Outcome(tuple(curve), tuple(parts), lost, self._pushed.value - plan.samples, seconds)
 
     def _serve(self, number: int) -> None:
         """Have so many servers, each with its share."""
@@ -153,10 +164,11 @@ class Run:
             raise RuntimeError(f"{self._plan.label}: rows didn't move to {number} servers")
 
     def _settle(self, number: int) -> None:
-        tables = self._tables(EXAMPLE.DeepFM())
+        """Wait until so many servers hold all buckets."""
+        servers = KnownServers(self._servers[0][0], "", PATIENCE_SECONDS, dict, print)
         while True:
-            tables._until_done(tables._find_owners)
-            owners = tables._owner_of
+            servers.until_done(servers.find_owners)
+            owners = servers.owner_of
             shares = np.bincount(owners[owners >= 0])
             if (shares > 0).sum() == number and shares.sum() == 1024:
                 return
@@ -183,7 +195,8 @@ class Run:
     def _wait(self, what: str, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
-            if time.monotonic() > deadline:
+            ended = any((one.exitcode or 0) > 0 for one in self._all)
+            if ended or time.monotonic() > deadline:
                 raise RuntimeError(f"{self._plan.label}: waited in vain for {what}")
             time.sleep(0.005)
 
@@ -196,7 +209,6 @@ class Run:
             self._servers[0][0],
             dense=net,
             dense_optimizer=Adagrad(lr=self._plan.rate),
-            staleness=self._plan.staleness,
         )
 
     def _train(self) -> None:
@@ -214,17 +226,23 @@ class Run:
             while leases := shards.fetch(1):
                 for lease in leases:
                     which = torch.as_tensor(shards.indices(lease))
+                    rate = plan.rate * min(1.0, lease.stop / max(1, plan.warm_up))
+                    net.rows.rows.tables.dense.lr = net.rows.lr = rate
                     loss = binary_cross_entropy_with_logits(
                         net(self._ids[which]), self._clicked[which]
                     )
                     loss.backward()
+                    owner.send(lease)
+                    owner.recv()
                     tables.step()
                     with self._pushed.get_lock():
                         self._pushed.value += len(which)
-                    owner.send(lease)
+                    owner.send(None)
                     owner.recv()
 
     def _own(self) -> None:
+        """Let workers push, and evaluate the model with exactly as many samples as a point of the
+        curve has: a worker that would push beyond it waits with its gradient."""
         torch.manual_seed(self._plan.seed)
         net, plan = EXAMPLE.DeepFM().eval(), self._plan
         later = slice(plan.samples, plan.samples + plan.held_out)
@@ -236,27 +254,52 @@ class Run:
             seed=plan.seed,
             audit=self._folder / "audit",
         )
-        one_at_a_time, curve = Lock(), []
+        turn, curve = Condition(), list[float]()
+        scores = torch.zeros(0)
+        under_way = 0
 
-        def added(lease: Any) -> None:
+        def may_push() -> bool:
+            until = plan.every * (len(curve) + 1)
+            return len(ledger.consumed) + under_way + plan.batch <= until
+
+        def pushed(lease: Any) -> None:
+            nonlocal scores
             while self._hold.is_set():
                 time.sleep(0.002)
-            with one_at_a_time:
-                if ledger.add(lease):
-                    # Else all that a worker did since would be handed out again if it were killed.
-                    shards.tell()
-                    self._done.value = len(ledger.consumed)
-                    if self._done.value * plan.points // plan.samples > len(curve):
-                        with torch.no_grad():
-                            curve.append(EXAMPLE.auc(net(ids), clicked))
+            if not ledger.add(lease):
+                return
+            # Else all that a worker did since would be handed out again if it were killed.
+            shards.tell()
+            self._done.value = len(ledger.consumed)
+            if self._done.value == plan.every * (len(curve) + 1):
+                with torch.no_grad():
+                    scores = net(ids)
+                curve.append(EXAMPLE.auc(scores, clicked))
 
         def attend(worker: Any) -> None:
-            try:
-                while True:
-                    added(worker.recv())
+            nonlocal under_way
+            while True:
+                try:
+                    lease = worker.recv()
+                except (EOFError, OSError):
+                    return
+                with turn:
+                    turn.wait_for(may_push)
+                    under_way += plan.batch
+                try:
                     worker.send(True)
-            except (EOFError, OSError):
-                return
+                    worker.recv()
+                except (EOFError, OSError):  # killed; somebody else gets that lease
+                    lease = None
+                with turn:
+                    under_way -= plan.batch
+                    if lease is not None:
+                        pushed(lease)
+                    turn.notify_all()
+                if lease is None:
+                    return
+                with suppress(OSError):
+                    worker.send(True)
 
         with (
             ShardClient(self._endpoint, ledger=ledger) as shards,
@@ -272,88 +315,18 @@ class Run:
             Thread(target=accept, daemon=True).start()
             while not ledger.complete:
                 time.sleep(0.005)
-            with one_at_a_time:
-                (self._folder / "curve").write_text(" ".join(map(str, curve)))
+            with turn:
+                parts = [
+                    EXAMPLE.auc(*part)
+                    for part in zip(scores.chunk(10), clicked.chunk(10), strict=True)
+                ]
+                (self._folder / "curve").write_text(json.dumps([curve, parts]))
                 shards.commit(1)
         os._exit(0)
 
 
 def run(plan: Plan, ids: torch.Tensor, clicked: torch.Tensor) -> Outcome:
-    begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         found = Run(plan, ids, clicked, Path(folder)).run()
-    print(
-        f"{plan.label}: AUC {found.auc:.5f}, {time.perf_counter() - begun:.0f} s",
-        file=sys.stderr,
-        flush=True,
-    )
+    print(f"{plan.label}: AUC {found.auc:.5f}, {found.seconds:.0f} s", file=sys.stderr, flush=True)
     return found
-
-
-def gap(one: tuple[float, ...], other: tuple[float, ...]) -> float:
-    return statistics.fmean(abs(a - b) for a, b in zip(one, other, strict=True))
-
-
-def mean(found: list[Outcome]) -> tuple[float, ...]:
-    return tuple(map(statistics.fmean, zip(*(one.curve for one in found), strict=True)))
-
-
-Kind = tuple[tuple[int, ...], tuple[int, ...], str]
-"""Workers, servers, and a remark."""
-KINDS: tuple[Kind, ...] = (
-    ((2,), (2,), ""),
-    ((2,), (2,), " again"),
-    ((1,), (2,), ""),
-    ((4,), (2,), ""),
-    ((8,), (2,), ""),
-    ((4,), (2, 4, 3), ""),
-    ((2, 4, 2), (2, 4, 3), ""),
-)
-
-
-def report(found: dict[Kind, list[Outcome]]) -> str:
-    """Compare each kind of run with the first, seed by seed and by the curves' means."""
-    first = next(iter(found.values()))
-    spread = statistics.stdev(one.auc for one in first)
-    rows = []
-    for (workers, servers, remark), several in found.items():
-        pairs = list(zip(several, first, strict=True))
-        rows.append(
-            [
-                arrows(workers) + remark,
-                arrows(servers),
-                f"{statistics.fmean(one.auc for one in several):.5f}",
-                f"{statistics.fmean(one.auc - other.auc for one, other in pairs):+.5f}",
-                f"{statistics.fmean(gap(one.curve, other.curve) for one, other in pairs):.5f}",
-                f"{gap(mean(several), mean(first)):.5f}",
-                f"{sum(one.wrong for one in several)}",
-                f"{sum(one.twice for one in several)}",
-            ]
-        )
-    head = ["workers", "servers", "AUC", "to the first", "mean gap, seed by seed"]
-    head += ["of the means over seeds", "samples lost", "pushed twice"]
-    table = markdown(head, rows)
-    return f"{table}\n- spread of {len(first)} seeds (standard deviation): {spread:.5f}\n"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m experiments.clicks", description="See above.")
-    parser.add_argument("--quick", action="store_true", help="a seed, few samples")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--staleness", type=int)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    size = {"samples": 6_000, "held_out": 2_000, "points": 3} if given.quick else {}
-    one = Plan((1,), (2,), **size)
-    found: dict[Kind, list[Outcome]] = {}
-    data = EXAMPLE.generate(one.samples + one.held_out)
-    for seed in range(1 if given.quick else given.seeds):
-        for kind in KINDS:
-            plan = Plan(*kind[:2], seed=seed, staleness=given.staleness, **size)
-            found.setdefault(kind, []).append(run(plan, *data))
-        if seed:
-            print(report(found), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""Does asynchronous training converge alike while workers and parameter servers come and go?"""
