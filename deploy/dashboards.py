@@ -6,33 +6,11 @@ tests/documents/test_monitoring.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
+from deploy.panel import Dashboard, Panel
 from deploy.promql import OPERATOR as _O
 from deploy.promql import TRAINER as _T
 from deploy.promql import p99, per_job
-
-
-@dataclass(frozen=True)
-class Panel:
-    title: str
-    help: str
-    queries: Mapping[str, str]
-    """Expressions by legend."""
-    unit: str = "short"
-    stacked: bool = False
-
-
-@dataclass(frozen=True)
-class Dashboard:
-    name: str
-    title: str
-    panels: Sequence[Panel]
-    variable: str = ""
-    """A label to choose by, and all by default; empty: none."""
-    values: str = ""
-    """The metric whose labels are offered."""
+from deploy.tables_dashboard import TABLES
 
 
 def _amount(figure: str) -> str:
@@ -371,4 +349,4 @@ COORDINATOR = Dashboard(
     ],
 )
 
-BOARDS = (OPERATOR, QUEUES, JOB, COORDINATOR)
+BOARDS = (OPERATOR, QUEUES, JOB, TABLES, COORDINATOR)

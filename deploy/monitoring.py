@@ -43,7 +43,9 @@ def _variables(board: Dashboard) -> Sequence[dict[str, Any]]:
     source = {"name": "datasource", "label": "Source", "type": "datasource", "query": "prometheus"}
     if not board.variable:
         return [source]
-    query = f"label_values({board.values}, {board.variable})"
+    several = f'{{__name__=~"{board.values}"}}'
+    metric = several if "|" in board.values else board.values
+    query = f"label_values({metric}, {board.variable})"
     choice = {
         "name": board.variable,
         "type": "query",

@@ -45,6 +45,20 @@ COORDINATOR = {
     "committed_step": 100,
     "progress": {"samples": 401, "total": 1000, "remaining_seconds": 3661.2},
     "metrics": {"loss": "0.31", "accuracy": "0.9"},
+    "tables": {
+        "items": {
+            "rows": 1234,
+            "bytes": 2_000_000,
+            "admitted": 1300,
+            "evicted": 66,
+            "updated": 9000,
+            "updated_per_second": 450.0,
+            "hot_ids": [-(2**63), 7],
+            "hot_share": [0.25, 0.125],
+            "holders": 2,
+            "skew": 1.5,
+        }
+    },
     "rounds": [
         {
             "round": number,
@@ -142,6 +156,10 @@ def test_a_job_is_described_with_its_failures_first_one_first() -> None:
     assert "round 8 of 4 nodes, step 120 (9.5 a second), committed: 100" in said
     assert "Progress: 40.1%, 401 of 1000 samples, 1:01:01 left at this size" in said
     assert "Metrics: accuracy 0.9, loss 0.31\n" in said
+    assert (
+        "Table items: 1,234 rows (2.0 MB) on 2 workers, 1,300 admitted, 66 evicted, "
+        "450 updates a second, skew 1.50; hottest ids: -9223372036854775808 25.0%, 7 12.5%\n"
+    ) in said
     assert "0.052 s  10..20            worker 3 joined" in said
     first = said.index("rank 1 (worker 1, pid 101), exit code 1: ValueError: of 1")
     second = said.index("rank 2 (worker 2, pid 102), SIGKILL: out of memory")

@@ -26,6 +26,20 @@ TOLD = {
     "steps_per_second": 5.0,
     "committed_step": 60,
     "metrics": {"loss": "0.31"},
+    "tables": {
+        "items": {
+            "rows": 1234,
+            "bytes": 2_000_000,
+            "admitted": 1300,
+            "evicted": 66,
+            "updated": 9000,
+            "updated_per_second": 450.0,
+            "hot_ids": [-(2**63), 7],
+            "hot_share": [0.25, 0.125],
+            "holders": 2,
+            "skew": 1.5,
+        }
+    },
     "rounds": [
         {
             "round": 3,
@@ -128,6 +142,7 @@ async def test_all_views_fit_narrow_and_dark_screens(tab: Tab, page: Opened) -> 
         ("nodes", "1 node"),
         ("job/ns/a", "a worker joined"),
         ("job/ns/a", "loss 0.31"),
+        ("job/ns/a", "-9223372036854775808 25 %"),
         ("job/ns/a", "Goodput 90 %"),
         ("job/ns/a", "rank 1 is behind"),
     ):

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from elastic_trainer.agent.metrics import WorkerMetrics
 from elastic_trainer.coordinator import status
+from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.model import Settings, State
+from elastic_trainer.metrics import table_load
 from elastic_trainer.metrics.exposition import exposition
+from elastic_trainer.metrics.table_load import TableLoad
+from elastic_trainer.parameter_server import gazer
+from elastic_trainer.parameter_server.load import OperationLoad, ServerLoad
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.alerts import ALERTS
@@ -25,6 +31,7 @@ from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.state_metrics import StateMetrics
 
 ROOT = Path(__file__).parents[2]
+OBSERVED = gazer.Observations(values={"a": {"auc": 0.7}}, heard={"a": 0.0})
 # What Prometheus itself adds to each sample, and to a histogram's.
 _ADDED = {"instance", "le"}
 _WORDS = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -54,9 +61,16 @@ def operator_metrics() -> dict[str, set[str]]:
 
 def trainer_metrics() -> dict[str, set[str]]:
     state = State(Settings(1, 2), started=0.0)
+    tables = {"items": TableLoad()}
+    holder = replace(Agent("a", "v", "id", 0, 1), attached=True, tables=(tables,))
+    held = table_load.metrics("table_", [((("table", name),), one) for name, one in tables.items()])
+    load = ServerLoad(operations={"pull": OperationLoad()}, tables=tables)
+    told = gazer.status("j", {"s:1": load}, {"s:1": 1024}, OBSERVED, "")
+    servers = gazer.metrics("s:1", load, 1024, 1) + gazer.job_metrics(told)
     parts = [
-        exposition(status.metrics(state, 1.0), {"job": "j"}),
-        exposition(WorkerMetrics().metrics(), {"job": "j", "worker": "0"}),
+        exposition(status.metrics(replace(state, agents={"a": holder}), 1.0), {"job": "j"}),
+        exposition([*WorkerMetrics().metrics(), *held], {"job": "j", "worker": "0"}),
+        exposition(servers, {"job": "j"}),
     ]
     return {
         sample.name: set(sample.labels)
@@ -133,7 +147,8 @@ def test_legends_and_variables_name_labels_that_are_there(
     declared = {one["name"] for one in made["templating"]["list"]} | {"__all"}
     assert set(re.findall(r"\$\{?(\w+)", text)) <= declared
     if board.variable:  # type: ignore[attr-defined]
-        assert board.variable in exported[board.values]  # type: ignore[attr-defined]
+        for metric in board.values.split("|"):  # type: ignore[attr-defined]
+            assert board.variable in exported[metric]  # type: ignore[attr-defined]
 
 
 def test_dashboards_and_rules_are_written_as_they_are_described() -> None:

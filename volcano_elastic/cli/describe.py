@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from volcano_elastic.cli import held_tables
 from volcano_elastic.cli.observation import (
     Trouble,
     ask,
@@ -47,7 +48,8 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
     \b
     JSON: job, condition, elastic (the status' field); coordinator {round, phase, world, step,
     stepsPerSecond, committedStep, progress {samples, total, remainingSeconds} or null, metrics:
-    what the script reports, by name; verdict: why
+    what the script reports, by name; tables [{name, holders, rows, bytes, admitted, evicted,
+    updatedPerSecond, skew, hot [{id, share}]}]: embedding tables on workers; verdict: why
     training has failed for good, or null} or null, coordinatorSilent: why, or null; rounds [{round,
     world, time, reason, pauseSeconds, firstStep, lastStep}]; excluded [{node, workers, reason}]:
     nodes that are in no further round; nodeCheck {rounds, seconds, over: why it is, or null, nodes
@@ -103,6 +105,7 @@ def description(
             "committedStep": told["committed_step"],
             "progress": _progress(told.get("progress")),
             "metrics": dict(told.get("metrics") or {}),
+            "tables": held_tables.held(told.get("tables")),
             "verdict": told.get("verdict"),
         }
         if told
@@ -219,6 +222,7 @@ def text(found: Mapping[str, Any]) -> str:
         if metrics := coordinator["metrics"]:
             figures = ", ".join(f"{name} {value}" for name, value in sorted(metrics.items()))
             lines.append(f"Metrics: {figures}")
+        lines += held_tables.lines(coordinator["tables"])
         if coordinator["verdict"]:
             lines.append(f"Given up: {coordinator['verdict']}")
     elif found["condition"] in ("Succeeded", "Failed"):

@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 from elastic_trainer.coordinator.goodput import Use
+from elastic_trainer.coordinator.status import status
 from elastic_trainer.integrations.tensorboard import GoodputWriter, scalars
+from elastic_trainer.metrics.table_load import TableLoad, encoded
+from elastic_trainer.protocol.message import Tables
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.elastic_trainer.coordinator.test_coordinator_guard import TOKEN, served
+from tests.elastic_trainer.coordinator.world import Job
 from tests.elastic_trainer.torchrun_job import free_endpoint
 
 
@@ -40,6 +44,18 @@ def test_the_parts_of_all_time_add_up_to_all_of_it(spent: list[int]) -> None:
 def test_the_speed_is_that_of_the_present_size() -> None:
     found = scalars({"world": 2, "steps_per_second": 4.0, "speeds": {"1": 4.5, "2": 8.0}})
     assert found["speed/samples_per_second"] == 8.0 and found["speed/steps_per_second"] == 4.0
+
+
+def test_tables_are_those_of_all_workers() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    for agent, hot in (("a0", (0.5,)), ("a1", ())):
+        load = TableLoad(rows=2, updated_per_second=10.0, hot_ids=(7,) * len(hot), hot_share=hot)
+        job.say(agent, Tables((encoded({"items": load, "empty": TableLoad()}),)))
+    found = scalars(status(job.state, "ns/job", job.now, 0.0))
+    assert found["tables/items/rows"] == 4.0 and found["tables/items/holders"] == 2.0
+    assert found["tables/items/updated_per_second"] == 20.0 and found["tables/items/skew"] == 1.0
+    assert found["tables/items/hottest_share"] == 0.25
+    assert found["tables/empty/hottest_share"] == 0.0
 
 
 def written(board: GoodputWriter) -> bool:

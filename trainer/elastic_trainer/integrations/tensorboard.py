@@ -1,4 +1,4 @@
-"""A job's goodput and speed as TensorBoard's scalars, from its coordinator."""
+"""A job's goodput, speed and embedding tables as TensorBoard's scalars, from its coordinator."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ JOB_VARIABLE = "VOLCANO_ELASTIC_JOB"
 SECONDS = 2.0
 """For the coordinator's answer, which training doesn't depend on."""
 ANSWER_BYTES = 16 << 20
+TABLE_FIGURES = ("rows", "bytes", "admitted", "evicted", "updated_per_second", "holders", "skew")
 
 
 class ScalarWriter(Protocol):
@@ -28,7 +29,8 @@ class ScalarWriter(Protocol):
 
 def scalars(told: Mapping[str, Any]) -> dict[str, float]:
     """Return the scalars of a coordinator's /status: `goodput/USE`, the part of all time that was
-    for it, so that all of them add up to 1; `goodput/hours`, that time; and the speeds."""
+    for it, so that all of them add up to 1; `goodput/hours`, that time; the speeds; and
+    `tables/NAME/rows` and so on of each embedding table that workers hold."""
     goodput = told.get("goodput") or {}
     spent = goodput.get("milliseconds") or {}
     total = sum(spent.values())
@@ -40,6 +42,10 @@ def scalars(told: Mapping[str, Any]) -> dict[str, float]:
     samples = (told.get("speeds") or {}).get(str(world))
     if samples is not None:
         found["speed/samples_per_second"] = float(samples)
+    for name, table in (told.get("tables") or {}).items():
+        for figure in TABLE_FIGURES:
+            found[f"tables/{name}/{figure}"] = float(table[figure])
+        found[f"tables/{name}/hottest_share"] = float((table["hot_share"] or (0.0,))[0])
     return found
 
 

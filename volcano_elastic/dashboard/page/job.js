@@ -36,7 +36,7 @@ export class JobView {
       changes(found.changes, { of: false }),
       found.goodput ? [h("h3", null, "What its time was used for"), goodput(found.goodput, width)] : null,
       h("h3", null, "Speed by size"), speeds(found.curve, width),
-      told ? [h("h3", null, "Training"), training(told), rounds(told), failures(told), pods(told)] : null,
+      told ? [h("h3", null, "Training"), training(told), tables(told), rounds(told), failures(told), pods(told)] : null,
       h("h3", null, "Events"), events(found.events),
     ];
   }
@@ -133,6 +133,23 @@ function training(told) {
     one.progress ? `; ${Math.floor(100 * one.progress.samples / one.progress.total)} % of ${amount(one.progress.total)} samples` : null,
     Object.keys(one.metrics ?? {}).length ? `; ${Object.entries(one.metrics).sort().map(([name, value]) => `${name} ${value}`).join(", ")}` : null,
     one.verdict ? h("span", { class: "bad" }, `; given up: ${one.verdict}`) : null);
+}
+
+/** Returns what workers hold of embedding tables. */
+function tables(told) {
+  const held = told.coordinator?.tables ?? [];
+  if (!held.length) return null;
+  return [
+    h("h3", null, "Embedding tables"),
+    h("div", { class: "scroll" }, h("table", { class: "stack" },
+      h("thead", null, h("tr", null, ["table", "rows", "MB", "admitted", "evicted", "updates a second", "skew", "hottest ids"].map((name) => h("th", null, name)))),
+      h("tbody", null, held.map((one) => h("tr", null,
+        h("td", null, one.name), h("td", { "data-label": "rows" }, one.rows.toLocaleString("en")), h("td", { "data-label": "MB" }, amount(one.bytes / 1e6)),
+        h("td", { "data-label": "admitted" }, one.admitted.toLocaleString("en")), h("td", { "data-label": "evicted" }, one.evicted.toLocaleString("en")),
+        h("td", { "data-label": "updates a second" }, amount(one.updatedPerSecond)), h("td", { "data-label": "skew" }, `${amount(one.skew)} on ${one.holders}`),
+        h("td", { class: "why" }, one.hot.slice(0, 3).map((hot) => `${hot.id} ${amount(100 * hot.share)} %`).join(", "))))))),
+    h("p", { class: "soft" }, "Skew: rows that the busiest of so many workers updates in a second, in means of all. Ids: with their part of the table's samples."),
+  ];
 }
 
 function rounds(told) {
