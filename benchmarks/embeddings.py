@@ -1,7 +1,7 @@
 """Measures ElasticEmbedding beside torch's EmbeddingBag, and what a change of its holders costs.
 
     python -m benchmarks.embeddings [--rows 1000000] [--width 32] [--batches 20] \\
-      [--only updates|holders|move|servers] [--backup]
+      [--only updates|holders|move|servers|saves] [--backup]
 
 Forward, backward and update of batches of 65,536 random ids in bags of 16, one thread, in rows (ids
 of a batch) a second of CPU time, each kind in turn for a batch, so that other load meets all alike.
@@ -12,7 +12,8 @@ fewest that could; with --backup a second rank has a copy of each row. Then a pa
 half of the table to another in this process, without a network between, while it is asked for rows:
 how long buckets are frozen, and the longest that a request of any bucket waits, and how many rows
 are sent beside the fewest, while pushes of Zipf's frequencies change them. Last, pulls and pushes
-of one and two servers beside a static one (served_embeddings.py).
+of one and two servers beside a static one, and how long they take while a server's rows are saved
+and exported (served_embeddings.py).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from elastic_trainer.parameter_server.wire import write_settings
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.storage import Storage
 
-from benchmarks.served_embeddings import measure_servers
+from benchmarks.served_embeddings import measure_saves, measure_servers
 
 IDS, BAG = 65_536, 16
 RATE = 0.01
@@ -340,7 +341,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--batches", type=int, default=20)
-    parts = ("updates", "holders", "move", "servers")
+    parts = ("updates", "holders", "move", "servers", "saves")
     parser.add_argument("--only", choices=parts, help="one part (default: all)")
     parser.add_argument("--backup", action="store_true", help="holders keep each row twice")
     given = parser.parse_args()
@@ -360,6 +361,8 @@ def main() -> None:
         asyncio.run(measure_move(given.rows, given.width))
     for servers in (1, 2) if "servers" in chosen else ():
         measure_servers(min(given.rows, 1_000_000), given.width, given.batches, IDS, servers)
+    if "saves" in chosen:
+        measure_saves(given.rows, given.width)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -183,3 +184,58 @@ def fill(tables: ServedTables, rows: int, width: int) -> None:
     for part in np.array_split(np.arange(rows, dtype=np.int64), max(1, rows // 100_000)):
         ones = np.ones(len(part), dtype=np.int64)
         tables.push([Update(part, ones, torch.zeros(len(part), width))], tables.clock + 1)
+
+
+def measure_saves(rows: int, width: int) -> None:
+    """Print how long a worker's pulls and pushes take at rest, and while a server's rows are saved
+    or exported."""
+    port = free_port()
+    with processes([(serve_elastic, (["--port", str(port)],))]), TemporaryDirectory() as folder:
+        embedding = ElasticEmbedding("table", width, optimizer=Adagrad(lr=RATE))
+        tables = ServedTables([embedding], f"127.0.0.1:{port}")
+        wait_for_shares(tables, 1)
+        fill(tables, rows, width)
+        draw = np.random.default_rng(0)
+
+        def ask(busy: Callable[[], bool]) -> list[float]:
+            found = []
+            while busy():
+                ids = np.unique(draw.integers(0, rows, 1024))
+                began = time.perf_counter()
+                tables.pull(embedding.table.settings, ids)
+                found.append(time.perf_counter() - began)
+                update = Update(ids, np.ones(len(ids), dtype=np.int64), torch.ones(len(ids), width))
+                began = time.perf_counter()
+                tables.push([update], tables.clock + 1)
+                found.append(time.perf_counter() - began)
+            return found
+
+        def report(what: str, seconds: list[float], took: float) -> None:
+            milliseconds = 1e3 * np.sort(seconds)
+            half, most = np.quantile(milliseconds, [0.5, 0.99])
+            print(
+                f"{what}, {rows:,} rows: {took:.1f} s, {len(seconds)} pulls and pushes of 1,024 "
+                f"rows: median {half:.1f} ms, 99 of 100 below {most:.1f} ms, longest "
+                f"{milliseconds[-1]:.0f} ms",
+                flush=True,
+            )
+
+        other = ElasticEmbedding("table", width, optimizer=Adagrad(lr=RATE))
+        with (
+            ServedTables([other], f"127.0.0.1:{port}") as saver,
+            ThreadPoolExecutor(1) as apart,
+        ):
+
+            def meanwhile(what: str, act: Callable[[], Any]) -> Any:
+                began = time.perf_counter()
+                acting = apart.submit(act)
+                seconds = ask(lambda: not acting.done())
+                report(what, seconds, time.perf_counter() - began)
+                return acting.result()
+
+            meanwhile("at rest", lambda: time.sleep(10.0))
+            first = meanwhile("a save of all", lambda: saver.save(f"{folder}/all"))
+            meanwhile("a save of changes", lambda: saver.save(f"{folder}/changes", after=first))
+            meanwhile("an export of all", lambda: saver.export(f"{folder}/exports", 1))
+            meanwhile("an export of changes", lambda: saver.export(f"{folder}/exports", 2))
+        tables.close()

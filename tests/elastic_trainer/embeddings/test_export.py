@@ -156,3 +156,16 @@ def test_a_folder_that_cannot_be_written_costs_no_change(tmp_path: Path) -> None
     assert torch.equal(
         ServingTables(tmp_path / "here").rows("items", np.array([5])), net.table.pull(np.array([5]))
     )
+
+
+def test_an_export_whose_columns_are_whole_is_read_too(tmp_path: Path) -> None:
+    """As versions before wrote them."""
+    table = Table(SETTINGS)
+    train(table, IDS)
+    place, number, _ = begin(tmp_path)
+    part = ExportLog().take(number, {"t": table}, np.ones(BUCKETS, dtype=bool), base=True)
+    for name in ("ids", "weights"):
+        part["t"][name] = torch.cat(part["t"][name])
+    saved = write_file(str(place), "0", part)
+    publish(place, number, BASE, 1, {saved.name: [saved.size, saved.digest]})
+    assert ServingTables(tmp_path).rows("t", IDS).equal(table.pull(IDS))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from elastic_trainer.embeddings.export import BASE, INCREMENT, begin, publish
 from elastic_trainer.embeddings.hashing import BUCKETS, buckets
 from elastic_trainer.embeddings.row_optimizer import Adam
+from elastic_trainer.embeddings.serving import ServingTables
 from elastic_trainer.embeddings.table import TableSettings
 from elastic_trainer.parameter_server import snapshot
 from elastic_trainer.parameter_server.files import Saved, read_saves, write_file
 from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
 from elastic_trainer.parameter_server.snapshot import Snapshot, TornError
 from elastic_trainer.parameter_server.wire import pack_entries, write_settings
+from elastic_trainer.parameter_server.writer import Writer
+from elastic_trainer.proto import parameter_server_pb2 as messages
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -205,3 +210,46 @@ def test_a_save_whose_rows_went_to_another_server_is_given_up(
         list(parts)
     read.stop()
     assert not holder.tables["items"].watchers
+
+
+async def test_an_export_is_of_the_moment_it_began_though_pushes_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "PART_ROWS", 16)
+    servers, writer = Servers(tmp_path), Writer("life")
+    for _ in range(5):
+        servers.push()
+    holder, folder = servers.holders[0], tmp_path / "exports"
+
+    async def export(*, pushes: bool) -> ServingTables:
+        place, number, base = begin(folder)
+        request = messages.SaveRequest(
+            place=str(place), export=str(folder), number=number, base=base
+        )
+        writing = asyncio.ensure_future(writer.write(request, holder, holder.held.copy()))
+        await asyncio.sleep(0)
+        while pushes and not writing.done():
+            servers.push()
+            await asyncio.sleep(0)
+        saved = await writing
+        files = {saved.name: [saved.size, saved.digest]}
+        publish(place, number, BASE if base else INCREMENT, servers.step, files)
+        return ServingTables(folder)
+
+    def weights() -> dict[int, list[float]]:
+        found = holder.tables["items"].entries()
+        return dict(zip(found.ids.tolist(), found.weights.tolist(), strict=True))
+
+    def served(tables: ServingTables, ids: list[int]) -> dict[int, list[float]]:
+        found = tables.rows("items", np.array(ids, dtype=np.int64))
+        return dict(zip(ids, found.tolist(), strict=True))
+
+    before, step = weights(), servers.step
+    first = await export(pushes=True)
+    assert servers.step > step + 5 and weights() != before
+    assert served(first, list(before)) == before
+    gone = [one for one in before if one not in weights()]
+    second = await export(pushes=False)
+    assert served(second, list(weights())) == weights(), "what changed meanwhile is in the next"
+    assert gone, "some were evicted meanwhile"
+    assert not holder.tables["items"].watchers[1:]

@@ -28,7 +28,7 @@ import xxhash
 
 from elastic_trainer.embeddings.changed_ids import ChangedIds, distinct
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
-from elastic_trainer.embeddings.table import Table
+from elastic_trainer.embeddings.table import Table, TableSettings
 
 if TYPE_CHECKING:
     from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 NAME = re.compile(r"export-(\d{6,})")
 MANIFEST = "export.json"
 BASE, INCREMENT = "base", "increment"
+
+
+Changes = Mapping[str, tuple[np.ndarray, Ids]]
+"""By table, the buckets that are whole, and which other ids changed."""
 
 
 class ExportLog:
@@ -49,6 +53,23 @@ class ExportLog:
         self, number: int, tables: Mapping[str, Table], held: np.ndarray, *, base: bool
     ) -> dict[str, Any]:
         """Return this holder's part of the export of this number, to be written with torch.save.
+        Arguments are those of `find`."""
+        found = {}
+        for name, (whole, ids) in self.find(number, tables, held, base=base).items():
+            all_of, some = tables[name].entries(whole.tolist()), tables[name].entries_of(ids)
+            found[name] = part(
+                tables[name].settings,
+                whole,
+                ids,
+                ([all_of.ids], [all_of.weights]),
+                ([some.ids], [some.weights]),
+            )
+        return found
+
+    def find(
+        self, number: int, tables: Mapping[str, Table], held: np.ndarray, *, base: bool
+    ) -> Changes:
+        """Return what has to be in this holder's part of the export of this number.
 
         Asked for the same number again, since the export came to nothing, it returns what changed
         until now.
@@ -65,8 +86,7 @@ class ExportLog:
             watch = self._watched.get(name)
             if watch is None or watch.table is not table:
                 watch = self._watched[name] = _Watch(table)
-            whole, ids = watch.take(held, everything=base or not (follows or watch.repeated))
-            found[name] = _part(table, whole, ids)
+            found[name] = watch.take(held, everything=base or not (follows or watch.repeated))
         return found
 
 
@@ -98,10 +118,20 @@ class _Watch:
         return np.flatnonzero(whole), ids[(held & ~whole)[buckets(ids)]]
 
 
-def _part(table: Table, whole: np.ndarray, ids: Ids) -> dict[str, Any]:
-    all_of, some = table.entries(whole.tolist()), table.entries_of(ids)
-    removed = np.setdiff1d(ids, some.ids.numpy(), assume_unique=True)
-    settings = table.settings
+Columns = Sequence[list[torch.Tensor]]
+"""Ids and weights, each in parts."""
+
+
+def part(
+    settings: TableSettings, whole: np.ndarray, ids: Ids, all_of: Columns, some: Columns
+) -> dict[str, Any]:
+    """Return a table's part of an export.
+
+    Args:
+        whole: buckets of which there are all rows, `all_of`.
+        ids: others that changed, of which there are rows yet, `some`, or none any more.
+    """
+    removed = np.setdiff1d(ids, torch.cat(some[0]).numpy(), assume_unique=True)
     return {
         "settings": {
             "width": settings.width,
@@ -110,8 +140,8 @@ def _part(table: Table, whole: np.ndarray, ids: Ids) -> dict[str, Any]:
             "dtype": str(settings.dtype).removeprefix("torch."),
         },
         "buckets": torch.from_numpy(whole),
-        "ids": torch.cat([all_of.ids, some.ids]),
-        "weights": torch.cat([all_of.weights, some.weights]),
+        "ids": [*all_of[0], *some[0]],
+        "weights": [*all_of[1], *some[1]],
         "removed": torch.from_numpy(removed),
     }
 

@@ -86,8 +86,9 @@ class _Rows:
         self._rows.drop(content["buckets"].numpy())
         removed = content["removed"].numpy()
         self._rows.remove(removed[self._rows.find(removed) != NO_ROW])
-        rows = self._rows.put(content["ids"].numpy())
-        self._rows.columns["weights"].numbers[rows] = content["weights"].numpy()
+        for ids, weights in zip(_parts(content["ids"]), _parts(content["weights"]), strict=True):
+            rows = self._rows.put(ids.numpy())
+            self._rows.columns["weights"].numbers[rows] = weights.numpy()
 
     def find(self, ids: Ids) -> torch.Tensor:
         rows = self._rows.find(ids)
@@ -103,6 +104,11 @@ class _Rows:
             )
             found[torch.from_numpy(unknown)] = torch.from_numpy(first).to(found.dtype)
         return found
+
+
+def _parts(column: torch.Tensor | list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return what was written in parts, or, by a version before, in one."""
+    return [column] if isinstance(column, torch.Tensor) else column
 
 
 class _Served(torch.nn.Module):

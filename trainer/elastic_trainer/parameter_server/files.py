@@ -80,11 +80,11 @@ def read_saves(saves: Sequence[Sequence[tuple[str, int, str]]]) -> Holder:
                 table.drop(whole.tolist())
             for text, (step, tensors) in found["tables"].items():
                 table = holder.add_table(text)
-                table.put(Entries(*tensors))
+                table.put(Entries(*map(_whole, tensors)))
                 table_name = table.settings.name
                 steps[table_name] = max(steps.get(table_name, 0), step)
             for text, (ids, tensors) in found["changes"].items():
-                holder.add_table(text).replace(ids.numpy(), Entries(*tensors))
+                holder.add_table(text).replace(ids.numpy(), Entries(*map(_whole, tensors)))
         if not holder.held.all():
             raise ValueError(f"the files hold {holder.held.sum()} buckets: expected {BUCKETS}")
         for table_name, step in steps.items():
@@ -108,6 +108,11 @@ def _read(path: Path, size: int, digest: str) -> dict[str, Any]:
     found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     # Of a version that knew no changes.
     return {"whole": found["buckets"], "changes": {}, **found}
+
+
+def _whole(column: torch.Tensor | list[torch.Tensor]) -> torch.Tensor:
+    """Return a column that was written in parts, or, by a version before, in one."""
+    return column if isinstance(column, torch.Tensor) else torch.cat(column)
 
 
 def _digest(path: Path) -> str:

@@ -7,6 +7,7 @@ reads then, and puts it in place of what it finds later.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from elastic_trainer.embeddings.table import Entries, Table
 from elastic_trainer.parameter_server.holder import Buckets, Since
 from elastic_trainer.parameter_server.wire import write_settings
 
-PART_ROWS = 1 << 15
+PART_ROWS = 1 << 13
 """Rows that are read at a time; more, where a bucket has more."""
 
 
@@ -35,29 +36,29 @@ class Snapshot:
         self._held, self._whole = held, held[~covered[held]]
         mine = np.zeros(BUCKETS, dtype=bool)
         mine[held] = covered[held]
-        self._tables = []
+        self.tables = []
         for name, one in tables.items():
             ids = None if since is None else since.changed.get(name)
             changed = None if ids is None else ids[mine[buckets(ids)]]
-            self._tables.append(_TableSnapshot(one, self._whole, changed))
+            self.tables.append(TableSnapshot(one, self._whole, changed))
 
     def read(self) -> Iterator[None]:
         """Read all, a part before each yield. Raises TornError where rows are gone that were to be
         read."""
-        for one in self._tables:
+        for one in self.tables:
             while one.left:
                 one.read_on()
                 yield
 
     def stop(self) -> None:
         """Heed changes no longer."""
-        for one in self._tables:
+        for one in self.tables:
             one.stop()
 
     def contents(self) -> dict[str, Any]:
         """Return what was read, as a file has it. May be called on another thread, once."""
         tables, changes = {}, {}
-        for one in self._tables:
+        for one in self.tables:
             text = write_settings(one.table.settings)
             tables[text] = one.step, one.rows_of(whole=True)
             if one.changed is not None:
@@ -74,9 +75,18 @@ class TornError(Exception):
     """Rows that were to be read have gone to another server."""
 
 
-class _TableSnapshot:
-    def __init__(self, table: Table, whole: Buckets, changed: Ids | None) -> None:
+class TableSnapshot:
+    """Args:
+    whole: buckets of which all is read.
+    changed: ids that are read, too, none of those buckets.
+    weights_alone: whether the rest of the rows may be forgotten.
+    """
+
+    def __init__(
+        self, table: Table, whole: Buckets, changed: Ids | None, *, weights_alone: bool = False
+    ) -> None:
         self.table, self.step, self.changed = table, table.step, changed
+        self._weights_alone = weights_alone
         part = np.cumsum(table.counts[whole]) // PART_ROWS
         pieces: list[np.ndarray] = np.split(whole, np.flatnonzero(np.diff(part)) + 1)
         self._first_of_ids = len(pieces)
@@ -107,7 +117,9 @@ class _TableSnapshot:
             raise TornError
         found = self.table.entries(piece.tolist()) if whole else self.table.entries_of(piece)
         for ids, before in self._early.pop(self._next, ()):
-            found = _joined([_without(found, ids), before])
+            found = _joined(_without(found, ids), before)
+        if self._weights_alone:
+            found = replace(found, state=found.state[:0].clone())
         self._read[whole].append(found)
         self._next += 1
         if not self.left:
@@ -117,10 +129,11 @@ class _TableSnapshot:
         if self._keep in self.table.watchers:
             self.table.watchers.remove(self._keep)
 
-    def rows_of(self, *, whole: bool) -> list[torch.Tensor]:
-        """Return what was read of whole buckets, or of changed ids."""
-        some = self._read.pop(whole)
-        return (_joined(some) if some else self._nothing).tensors()
+    def rows_of(self, *, whole: bool) -> list[list[torch.Tensor]]:
+        """Return what was read of whole buckets, or of changed ids: each column in parts, as
+        whoever writes one into a file keeps all other threads from running meanwhile."""
+        some = self._read[whole] or [self._nothing]
+        return [list(parts) for parts in zip(*(one.tensors() for one in some), strict=True)]
 
     def _keep(self, ids: Ids) -> None:
         """Read what is about to change and wasn't read yet."""
@@ -148,19 +161,5 @@ def _without(entries: Entries, ids: Ids) -> Entries:
     return Entries(*(part[rows] for part in parts[:5]), *(part[counts] for part in parts[5:]))
 
 
-def _joined(some: list[Entries]) -> Entries:
-    """Return all in one; what is given is let go of meanwhile, as there may be room for it once."""
-    if len(some) == 1:
-        return some.pop()
-    sizes = [sum(map(len, parts)) for parts in zip(*(one.tensors() for one in some), strict=True)]
-    all_ = [
-        part.new_empty((size, *part.shape[1:]))
-        for size, part in zip(sizes, some[0].tensors(), strict=True)
-    ]
-    ends = sizes.copy()
-    while some:
-        parts = some.pop().tensors()
-        for number, part in enumerate(parts):
-            ends[number] -= len(part)
-            all_[number][ends[number] : ends[number] + len(part)] = part
-    return Entries(*all_)
+def _joined(one: Entries, other: Entries) -> Entries:
+    return Entries(*map(torch.cat, zip(one.tensors(), other.tensors(), strict=True)))
