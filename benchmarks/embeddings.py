@@ -210,8 +210,8 @@ def hold(
         while tables.moving:
             move(tables.move_on)
         if world < previous:
-            leaves = rank >= world
-            while not move(partial(tables.hand_over, leaves)):
+            leaving = [one >= world for one in range(previous)]
+            while not move(partial(tables.hand_over, leaving)):
                 pass
         every = tables._group.gather(works) if number else []
         if not number:

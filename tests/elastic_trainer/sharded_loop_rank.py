@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 from elastic_trainer import ElasticLoop, WorkerLink
 from elastic_trainer.checkpoint.restorer import Restorer
+from elastic_trainer.link.message import StopAt
 from elastic_trainer.link.order import Order
 from elastic_trainer.parent_death import die_with
 from elastic_trainer.store.slot import Slot
@@ -153,7 +154,7 @@ class _Life(Rank):
             if step != life.round.fence:
                 return Order.GO
             leaves = life.round.node_of(life.rank) in life.round.leavers
-            link.memory_stays = not leaves
+            link.told = StopAt(1, step, leaves, commit=False, memory_stays=not leaves)
             return Order.LEAVE if leaves else Order.FENCE
 
         def saved(_: WorkerLink, path: str, *__: Any, **___: Any) -> None:

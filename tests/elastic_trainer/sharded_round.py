@@ -24,6 +24,7 @@ from elastic_trainer import Checkpointer, ElasticDataset, WorkerLink
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.checkpoint.recovery import Recovery
 from elastic_trainer.checkpoint.sharded import Shards
+from elastic_trainer.link.message import StopAt
 from elastic_trainer.link.order import Order
 from elastic_trainer.parent_death import die_with
 from elastic_trainer.store.slot import Slot
@@ -118,7 +119,7 @@ class _Agent(WorkerLink):
         super().__init__(None)
         self._rank = rank
         self._leaving = rank.round.node_of(rank.rank) in rank.round.leavers
-        self.memory_stays = not self._leaving
+        self.told = StopAt(1, -1, self._leaving, commit=False, memory_stays=not self._leaving)
 
     def boundary(self, step: int, samples: int = 0, waited: float = 0.0) -> Order:
         if step != self._rank.round.fence:

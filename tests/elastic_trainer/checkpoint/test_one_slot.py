@@ -160,6 +160,22 @@ def test_the_one_slot_of_any_node_waits_for_the_storage_of_the_node_that_stores(
     assert held == ([1, 1, 1, 4] if narrow == "here" else [1, 2, 3, 4])
 
 
+def test_a_newcomer_knows_before_its_first_step_that_all_are_to_wait_for_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop may end in that step: ranks of which some wait and some don't would for ever."""
+    samples = TensorDataset(torch.ones(8, 60))
+    for narrow in (True, False):  # as other rounds' nodes may have more room
+        monkeypatch.setenv(SOCKET_VARIABLE, str(tmp_path / str(narrow)))
+        monkeypatch.setattr(Others, "narrow", narrow)
+        data = ElasticDataset(samples, global_batch=2, epochs=9, group=Others(1, 2))
+        (folder := tmp_path / str(narrow)).mkdir()
+        checkpointer, _ = with_slots(folder, Linked(), data, restore=False)
+        checkpointer._narrow = not narrow  # in the round before
+        checkpointer.restore()
+        assert checkpointer._narrow is narrow
+
+
 def test_where_all_wait_for_storage_a_save_that_failed_is_due_when_it_is_for_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,30 @@ def test_a_leaver_leaves_at_the_fence_and_the_rest_go_on() -> None:
     assert job.state.rounds[-1].reason == "worker 1 left"
 
 
+def test_who_begins_to_leave_while_others_stand_at_a_fence_is_told_to_all() -> None:
+    """So nothing is left to it that it takes along."""
+    job = Job(min_nodes=1, max_nodes=4).running(0, 1, 2)
+    job.say("a1", Leave())
+    first = job.last("a1", FenceAsk).fence
+    for agent in ("a0", "a1", "a2"):
+        job.say(agent, FenceReply(first, 3))
+    job.say("a0", Fenced(first, 4))
+    for leaver, leaving in (("a2", {"a1", "a2"}), ("a0", {"a0", "a1", "a2"})):
+        before = job.last("a0", FenceStop).fence
+        job.say(leaver, Leave())
+        told = {agent: job.last(agent, FenceStop) for agent in ("a0", "a1", "a2")}
+        assert {one.step for one in told.values()} == {4}
+        assert {agent for agent, one in told.items() if one.leaving} == leaving
+        assert all(one.commit is (len(leaving) == 3) for one in told.values())
+        for agent in ("a0", "a1", "a2"):
+            job.say(agent, Fenced(before, 4))
+        assert job.state.phase is Phase.FENCING, "they stood there before they knew"
+    for agent in ("a0", "a1", "a2"):
+        job.say(agent, Fenced(told[agent].fence, 4))
+    assert job.state.phase is not Phase.FENCING
+    assert all(isinstance(job.last(agent, Dismissed), Dismissed) for agent in told)
+
+
 def test_memory_that_the_next_round_has_no_place_for_does_not_stay() -> None:
     job = Job(min_nodes=1, max_nodes=6, node_unit=3).running(*range(6))
     job.say("a1", Leave())

@@ -83,9 +83,9 @@ def test_a_replaced_member_ends_the_adopted_round_at_once() -> None:
 def test_a_stop_step_told_to_one_rank_holds_for_all_after_a_restart() -> None:
     job = adopted(fence=9, stop_step=73)
     hello_again(job, fence=9)
-    assert job.last("a1", FenceStop) == FenceStop(9, 5, 73, False, memory_stays=True)
-    job.say("a0", Fenced(9, 73))
-    job.say("a1", Fenced(9, 73))
+    assert job.last("a1", FenceStop) == FenceStop(10, 5, 73, False, memory_stays=True)
+    job.say("a0", Fenced(10, 73))
+    job.say("a1", Fenced(10, 73))
     job.last("a0", RoundOver)
 
 

@@ -112,6 +112,14 @@ def die_at(point: str, folder: Path) -> None:
             return
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def leave() -> None:
+        """Wait until this process's node was told to leave, and all could hear of it."""
+        if not (folder / "told").exists():
+            (folder / "has rows").touch()
+            while not (folder / "told").exists():
+                time.sleep(0.01)
+            time.sleep(0.5)
+
     class Served(ServedState):
         def apply(self) -> None:
             if point == "apply" and self._identity[1] >= 10 and self._group.rank == 1:
@@ -161,6 +169,8 @@ def die_at(point: str, folder: Path) -> None:
                 die()
             if point == "stayer" and leaves and self._group.rank == 1:
                 die()
+            if point == "second leaver" and leaves and self._group.rank == 1:
+                leave()
 
         def _at_point(self, here: str, step: int) -> None:
             if here == point and step >= 10 and self._group.rank == 1:

@@ -12,6 +12,7 @@ from elastic_trainer.embeddings.owner_map import (
     NOBODY,
     OwnerMap,
     assign,
+    assign_to,
     in_pieces,
     keepers_in,
     moves,
@@ -45,6 +46,32 @@ def test_a_change_moves_the_fewest_buckets_that_leave_shares_even(n: int, m: int
     shares = sorted((BUCKETS // m + (place < BUCKETS % m) for place in range(m)), reverse=True)
     had = sorted((present.count(one) for one in range(m)), reverse=True)
     assert moved(before, after) == BUCKETS - sum(map(min, shares, had))
+
+
+@given(st.integers(2, 8), st.data())
+def test_whoever_begins_to_leave_meanwhile_all_buckets_end_with_who_stays(
+    holders: int, data: st.DataObject
+) -> None:
+    """No part gives anything to who is known to leave."""
+    sizes = np.random.default_rng(1).integers(0, 60, BUCKETS)
+    owners, leaving, left = OwnerMap.even(1, holders), frozenset[int](), list[OwnerMap]()
+    while True:
+        more = st.sets(st.integers(0, holders - 1), max_size=2)
+        begins = leaving | data.draw(more) if not leaving or data.draw(st.booleans()) else leaving
+        if len(begins) == holders:
+            return  # nobody stays: all commit
+        if begins != leaving:
+            leaving = begins
+            stays = [one for one in range(holders) if one not in leaving]
+            left = in_pieces(owners, assign_to(owners, stays), sizes, 2000)
+        if not left:
+            break
+        before, owners = owners, left.pop(0)
+        given = {b for a, b in zip(before.owners, owners.owners, strict=True) if a != b}
+        assert not given & leaving
+    assert not leaving & set(owners.owners)
+    counts = Counter(owners.owners)
+    assert len(counts) == holders - len(leaving)
 
 
 def test_a_fifth_holder_gets_a_fifth_and_nothing_else_moves() -> None:
@@ -153,7 +180,7 @@ def test_all_parts_go_in_the_time_there_is_and_steps_between_them(
 ) -> None:
     now, left = 0.0, parts
     while left:
-        count = parts_after_a_step(left, step, part, seconds - now)
+        count = parts_after_a_step(left, step, part, seconds - now, 5.0)
         assert 1 <= count <= left
         left, now = left - count, now + step + count * part
     assert now <= 1.5 * max(seconds, 2 * parts * part) + 2 * step + part

@@ -190,6 +190,24 @@ def test_who_is_killed_while_a_leaver_gives_its_buckets_costs_no_exactness(
     assert_undisturbed(job, tmp_path / "undisturbed")
 
 
+def test_who_begins_to_leave_while_it_gets_a_leavers_rows_takes_none_along(
+    job: Job, tmp_path: Path
+) -> None:
+    environment = {"DIE_AT": "second leaver", **PATIENT}
+    job.start(0, 1, 2, environment=environment)
+    told = job.stepping(3)
+    job.agents[2].send_signal(signal.SIGTERM)
+    job.until("some of its rows are with rank 1", lambda told: (job.folder / "has rows").exists())
+    job.agents[1].send_signal(signal.SIGTERM)
+    (job.folder / "told").touch()
+    assert [job.wait(2), job.wait(1)] == [0, 0], job.logs()
+    job.stepping(1, after_round=told["round"])
+    (job.folder / "enough").touch()
+    assert job.wait(0) == 0, job.logs()
+    assert not went_back(job)
+    assert_undisturbed(job, tmp_path / "undisturbed")
+
+
 def went_back(job: Job) -> bool:
     """Tell whether a process that lived on did a step anew that it had applied."""
     logs = [path.read_text().split() for path in job.folder.glob("steps-*")]

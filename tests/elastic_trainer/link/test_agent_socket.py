@@ -330,7 +330,7 @@ async def test_nothing_that_a_worker_says_ends_the_agents_service(served: Served
             link.Stepped(),
             link.Stopped(),
             link.StepInProgress(3, 4),
-            link.Fenced(2),
+            link.Fenced(2, 5),
             link.Committed(1, 5, "place"),
             link.Reported('{"loss": "0.31"}'),
             link.Tables("{}"),

@@ -109,6 +109,27 @@ def test_it_says_once_that_it_stands_at_a_stop_and_again_at_one_that_is_told_ane
         assert agent.heard() == message.Stopped()
 
 
+@pytest.mark.parametrize("ends", [message.StopAt(2, 6, True, False), message.RoundOver(1)])
+def test_who_waits_at_a_fence_waits_for_the_rounds_end_or_another_stop(
+    link: tuple[WorkerLink, AgentEnd], ends: FromAgent
+) -> None:
+    worker, agent = link
+    agent.say(message.AskStep(fence=1, at_once=False))
+    assert agent.heard() == message.StepInProgress(1, -1)
+    agent.say(message.StopAt(1, 6, leaving=False, commit=False))
+    assert worker.boundary(6) is Order.FENCE
+    assert [agent.heard(), agent.heard()] == [message.Stepped(), message.Stopped()]
+    stood: list[bool] = []
+    waiting = threading.Thread(target=lambda: stood.append(worker.wait_at_fence(6, 1)), daemon=True)
+    waiting.start()
+    assert agent.heard() == message.Fenced(1, 6)
+    agent.say(message.StopCancelled(), ends)
+    waiting.join(PATIENCE)
+    assert stood == [isinstance(ends, message.RoundOver)]
+    if not worker.over:
+        assert worker.boundary(7) is Order.LEAVE
+
+
 @pytest.mark.parametrize(
     ("answer", "found"), [(message.NewestCommit(40), 40), (message.RoundOver(1), LinkError)]
 )

@@ -230,6 +230,9 @@ class WorkerServer:
         self._broadcast(link.AskStep(fence, at_once))
 
     def stop(self, stop: FenceStop) -> None:
+        if stop.fence != self.local.fence:  # told anew: where they stand was agreed before
+            for worker in self.local.workers.values():
+                worker.stopped, worker.fenced = False, False
         self.local.fence, self.local.stop, self.local.leaving = stop.fence, stop.step, stop.leaving
         told = stop.leaving, stop.commit, stop.memory_stays
         self._broadcast(link.StopAt(stop.fence, stop.step, *told))
@@ -381,6 +384,8 @@ class WorkerServer:
                 self._tell(FenceReply(local.fence, max(replies)))
 
     def _on_fenced(self, local: LocalRound, worker: Worker, fenced: link.Fenced) -> None:
+        if fenced.fence != local.fence:
+            return
         worker.fenced = True
         if local.fenced:
             self._tell_progress()

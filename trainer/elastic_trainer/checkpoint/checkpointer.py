@@ -323,6 +323,7 @@ class Checkpointer:
         if self._memory is not None and identity != NOTHING:
             self._memory.note_origin(self._restorer.training, self._place, identity)
         self.make_room()
+        self._agree_on_room()
         if identity != NOTHING:
             self._mirror_restored()
 
@@ -414,9 +415,7 @@ class Checkpointer:
         self.settle(waits=False)
         if self.data.steps == self._first + 1:
             self.make_room()  # now the optimizer has its state too
-            if self.link.agent and self._shards is None:
-                narrow = self._memory is not None and self._memory.narrow
-                self._narrow = any(self._group.gather(narrow))
+            self._agree_on_room()
         if self._shards is not None and self._shards.superseded is not None:
             self._give_up(self._shards.superseded)
         if not self._due():
@@ -590,6 +589,13 @@ class Checkpointer:
         if problem is not None:
             log.warning("saving to %s instead of to memory: %s", self.storage.location, problem)
             self._memory = None
+
+    def _agree_on_room(self) -> None:
+        """On all ranks. In each round, too, as newcomers don't know what the others found, and it
+        may end before its first step's save."""
+        if self.link.agent and self._shards is None:
+            narrow = self._memory is not None and self._memory.narrow
+            self._narrow = any(self._group.gather(narrow))
 
     def _captured(self) -> dict[str, Any]:
         return {**self.state.take(), "rng": self.state.generators()}

@@ -130,6 +130,8 @@ class Fence:
     """Ranks hold at the end of the step in progress, not of the one after it."""
     replies: PersistentMap[str, int] = field(default_factory=PersistentMap)
     stop: int | None = None
+    leavers: frozenset[str] = frozenset()
+    """The agents that leave, as was told with the stop."""
     fenced: frozenset[str] = frozenset()
     reached: bool = False
     """Workers of a node stand there, and commit."""

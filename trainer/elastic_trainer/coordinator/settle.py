@@ -334,10 +334,9 @@ def _settle_adopting(draft: Draft) -> None:
         draft.now + state.settings.join_deadline,
         replies=PersistentMap({agent.agent: -1 for agent in attached}),
         stop=stop,
-        fenced=frozenset(agent.agent for agent in attached if agent.fenced),
     )
     draft.state = replace(draft.state, phase=Phase.FENCING, fence=fence)
-    _tell_stop(draft, fence)
+    _tell_stop_anew(draft, fence)
 
 
 def _electors_are_back(state: State) -> bool:
@@ -454,9 +453,12 @@ def _settle_fencing(draft: Draft) -> None:
         # Nobody runs past the end of the step in progress when asked, or of the one after it.
         newest = max(fence.replies.values())
         further = 0 if fence.at_once and newest >= 0 else 1
-        fence = replace(fence, stop=newest + further)
+        leaving = frozenset(agent.agent for agent in leavers)
+        fence = replace(fence, stop=newest + further, leavers=leaving)
         _tell_stop(draft, fence)
     draft.state = replace(draft.state, fence=fence)
+    if fence.stop is not None and fence.leavers != {agent.agent for agent in leavers}:
+        fence = _tell_stop_anew(draft, fence)
     if _all_members(draft, fence.fenced):
         draft.end_round(_fence_reason(draft, fence))
     elif now >= fence.deadline:
@@ -497,6 +499,27 @@ def _settle_completing(draft: Draft) -> None:
 def _fence_reason(draft: Draft, fence: Fence) -> str:
     """Why the round changes, as of its end: others may have come since the fence was begun."""
     return _change(draft.leavers(), draft.ready()) or fence.reason
+
+
+def _tell_stop_anew(draft: Draft, fence: Fence) -> Fence:
+    """Tell all who leaves now, and return the fence of another number by which they say that they
+    stand there: who stood there knowing less may have left something to one that leaves, too."""
+    state, settings = draft.state, draft.state.settings
+    number = state.last_fence + 1
+    leavers = draft.leavers()
+    deadline = max(fence.deadline, draft.now + settings.join_deadline)
+    limit = min((agent.leave_by for agent in leavers), default=deadline)
+    leaving = frozenset(agent.agent for agent in leavers)
+    fence = replace(
+        fence,
+        fence=number,
+        deadline=max(min(deadline, limit), draft.now),
+        leavers=leaving,
+        fenced=frozenset(),
+    )
+    draft.state = replace(state, fence=fence, last_fence=number)
+    _tell_stop(draft, fence)
+    return fence
 
 
 def _tell_stop(draft: Draft, fence: Fence) -> None:

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.hashing import BUCKETS
 
-LATE_SECONDS = 5.0
-"""How long parts that were to have moved already still take turns with steps."""
 NOBODY = -1
 """The owner of a bucket whose holder is gone."""
 
@@ -118,6 +116,14 @@ def assign(version: int, present: Sequence[int], holders: int) -> OwnerMap:
             owners[bucket] = one
         given += lacking
     return OwnerMap(version, tuple(owners))
+
+
+def assign_to(owners: OwnerMap, stays: Sequence[int]) -> OwnerMap:
+    """Return the map that follows, even among these holders, which moves the fewest buckets."""
+    number = {holder: place for place, holder in enumerate(stays)}
+    present = [number.get(owner, NOBODY) for owner in owners.owners]
+    found = assign(owners.version + 1, present, len(stays))
+    return OwnerMap(found.version, tuple(stays[one] for one in found.owners))
 
 
 def in_pieces(
@@ -229,21 +235,24 @@ def _between(
         comes[giver].append(bucket)
 
 
-def parts_after_a_step(left: int, step_seconds: float, part_seconds: float, seconds: float) -> int:
+def parts_after_a_step(
+    left: int, step_seconds: float, part_seconds: float, seconds: float, late_seconds: float
+) -> int:
     """Return how many of the parts that are left to move after a step, one at least, so that all
     have moved in so many seconds. Where these don't do, parts take as long as the step did; where
-    that wouldn't do within LATE_SECONDS more, all go.
+    that wouldn't do in time, all go.
 
     Args:
         step_seconds: what the last step took.
         part_seconds: what a part took lately.
         seconds: may be negative.
+        late_seconds: how much later they may have moved at the latest.
     """
     steps_take = seconds - left * part_seconds
     in_turn = 2 * left * part_seconds
     if steps_take > step_seconds:
         count = left * step_seconds / steps_take
-    elif 0 < in_turn < seconds + LATE_SECONDS:
+    elif 0 < in_turn < seconds + late_seconds:
         count = step_seconds / part_seconds
     else:
         count = left

@@ -32,6 +32,7 @@ from elastic_trainer.embeddings.owner_map import (
     NOBODY,
     OwnerMap,
     assign,
+    assign_to,
     in_pieces,
     keepers_in,
     moves,
@@ -113,7 +114,7 @@ class SplitTables:
         self._leaving: tuple[bool, ...] = ()
         """By rank, who leaves, once that is known."""
         self._gone_by = 0.0
-        """When those are to have given all away."""
+        """When the first of them is to have given all away."""
         grace = float(os.environ.get(GRACE_VARIABLE) or GRACE_SECONDS)
         self._leave_seconds = min(LEAVE_SECONDS, grace / 6)
         """How long they may take for it, where parts go between steps."""
@@ -222,23 +223,30 @@ class SplitTables:
         if self._backup is not None:
             self._backup.keep_step()
 
-    def hand_over(self, leaves: bool) -> bool:
-        now = time.monotonic()
-        step_seconds, seconds = now - self._stepped_since, self._leave_seconds
-        parts = parts_after_a_step(
-            len(self._left), step_seconds, self._part_seconds, self._gone_by - now
-        )
-        said = self._group.gather((leaves, parts, step_seconds < seconds))
-        leaving = tuple(one for one, *_ in said)
+    def hand_over(self, leaving: Sequence[bool]) -> bool:
         if not any(leaving) or all(leaving):
             return True
-        if leaving == self._leaving:
-            parts = max(parts for _, parts, _ in said)
-        else:
-            self._leaving, self._gone_by = leaving, now + seconds
-            self._left = self._without([rank for rank, one in enumerate(leaving) if not one])
-            # Another step may be too long for who leaves.
-            parts = 1 if all(quick for *_, quick in said) else max(1, len(self._left))
+        now = time.monotonic()
+        step_seconds = now - self._stepped_since
+        if first := not any(self._leaving):
+            self._gone_by = now + self._leave_seconds
+        if tuple(leaving) != self._leaving:
+            # From where the rows are now, which may be with who begins to leave as well.
+            self._leaving = tuple(leaving)
+            self._left = self._pieces(self._embeddings[0].owners, self._without(leaving))
+        if not first:
+            parts = parts_after_a_step(
+                len(self._left),
+                step_seconds,
+                self._part_seconds,
+                self._gone_by - now,
+                self._leave_seconds,
+            )
+        elif step_seconds < self._leave_seconds:
+            parts = 1
+        else:  # another step may be too long for who leaves
+            parts = max(1, len(self._left))
+        parts = max(self._group.gather(parts))
         began = time.monotonic()
         for _ in range(parts):
             self.move_on()
@@ -246,14 +254,10 @@ class SplitTables:
         self._part_seconds = (self._stepped_since - began) / parts
         return not self._left
 
-    def _without(self, stays: Sequence[int]) -> list[OwnerMap]:
-        """Return the way to where these ranks have all."""
-        number = {rank: place for place, rank in enumerate(stays)}
-        owners = self._embeddings[0].owners
-        present = [number.get(owner, NOBODY) for owner in owners.owners]
-        target = assign(owners.version + 1, present, len(stays))
-        target = OwnerMap(target.version, tuple(stays[one] for one in target.owners))
-        return self._pieces(owners, self._with_keepers(target, stays))
+    def _without(self, leaving: Sequence[bool]) -> OwnerMap:
+        """Return the map in which those who stay have all."""
+        stays = [rank for rank, leaves in enumerate(leaving) if not leaves]
+        return self._with_keepers(assign_to(self._embeddings[0].owners, stays), stays)
 
     def _catch_up(self, identity: Identity) -> None:
         """Come to this state, if it isn't this rank's already."""

@@ -64,6 +64,8 @@ class StepInProgress:
 class Fenced:
     """It has committed, and waits for the end of its round."""
 
+    fence: int
+    """The number of the stop that it did so for."""
     step: int
 
 
@@ -235,6 +237,7 @@ class StopAt:
     """Tells all ranks the step at which to stop."""
 
     fence: int
+    """Another number where it is told anew, as somebody else begins to leave."""
     step: int
     leaving: bool
     """It leaves there."""

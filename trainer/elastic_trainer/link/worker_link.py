@@ -117,10 +117,8 @@ class WorkerLink:
     ) -> None:
         self.round = started_round
         """0 without an agent, and before a newcomer's first round."""
-        self.commit_wanted = False
-        """At a fence: nobody stays who would hold the live state."""
-        self.memory_stays = False
-        """At a fence: what is in this node's memory will be there for the next round."""
+        self.told: StopAt | None = None
+        """The stop that was told last in this round."""
         self._broken = broken
         self._connection = connection
         self._pid = os.getpid()
@@ -131,10 +129,10 @@ class WorkerLink:
         self._first_told = False
         self._hold: int | None = None
         self._stop: int | None = None
-        self._fence = 0
         self._stands = False
         """It has said that it stands at the stop that was told last."""
-        self._leaving = False
+        self._parked_at: int | None = None
+        """The step at which it waits to be restarted, or to exit, and says so at each stop."""
         self._over_round = -1
         self._waiting = False
         """The main thread is out of any round, and asks for the next."""
@@ -170,6 +168,17 @@ class WorkerLink:
             NoNextRound: self._on_no_next_round,
             Refused: self._on_refused,
         }
+
+    @property
+    def commit_wanted(self) -> bool:
+        """Return whether, at a fence, nobody stays who would hold the live state."""
+        return self.told is not None and self.told.commit
+
+    @property
+    def memory_stays(self) -> bool:
+        """Return whether, at a fence, what is in this node's memory will be there for the next
+        round."""
+        return self.told is not None and self.told.memory_stays
 
     @property
     def agent(self) -> bool:
@@ -286,7 +295,7 @@ class WorkerLink:
         if not self._stands:  # it may go on beyond, to hand over
             self._stands = True
             self._send(Stopped())
-        return Order.LEAVE if self._leaving else Order.FENCE
+        return Order.LEAVE if self.told is not None and self.told.leaving else Order.FENCE
 
     def committed(self, step: int, round_: int = 0, place: str = "", size: int = 0) -> None:
         """A commit for `step` is durable; rank 0 says it.
@@ -440,24 +449,39 @@ class WorkerLink:
 
         A leaver stays until every rank has come here, as rank 0's process serves the others' store.
         """
-        self._send(Fenced(step))
+        with self._changed:
+            self._parked_at = step
+            fence = self.told.fence if self.told is not None else 0
+        self._send(Fenced(fence, step))
         if order is not Order.LEAVE:
             self._park()
         with self._changed:
             while not self.over:
                 self._changed.wait()
+        self.leave()
+
+    def wait_at_fence(self, step: int, fence: int) -> bool:
+        """Wait until all workers stand at the fence: `fenced` for a worker that recovers in
+        process. Return False where the stop is told anew instead, as somebody else begins to leave:
+        ranks are to agree on that one, too.
+
+        Args:
+            fence: the number of the stop that all ranks have heard of.
+        """
+        self._send(Fenced(fence, step))
+        with self._changed:
+            while not self.over:
+                if self.told is not None and self.told.fence != fence:
+                    return False
+                self._changed.wait()
+        return True
+
+    def leave(self) -> NoReturn:
+        """Exit 0, as the round is over, and this worker was told to leave there."""
         self._closing = True
         self._send(Goodbye())
         _flush()
         os._exit(0)
-
-    def wait_at_fence(self, step: int) -> None:
-        """Wait until all workers stand at the fence: `fenced` for a worker that recovers in
-        process."""
-        self._send(Fenced(step))
-        with self._changed:
-            while not self.over:
-                self._changed.wait()
 
     def peer_lost(self, patience: float = BLAME_SECONDS) -> bool:
         """Asked after an error: whether the round is over, so that a vanished peer was its cause.
@@ -490,8 +514,8 @@ class WorkerLink:
         with self._changed:
             self._over_round = max(self._over_round, self.round)
             self._step = -1
-            self._hold = self._stop = None
-            self._leaving = self._first_told = False
+            self._hold = self._stop = self.told = None
+            self._first_told = False
             self._pending = self._waiting = True
             self._place = None
             self._send(Idle(self.round))
@@ -567,17 +591,15 @@ class WorkerLink:
 
     def _on_ask_step(self, asked: AskStep) -> FromWorker:
         self._pending = True  # before reading the step: a later boundary waits for the lock
-        self._fence = asked.fence
         begun = self._step + 1 if self._step >= 0 else -1
         self._hold = begun if asked.at_once and begun >= 0 else begun + 1
         self._stop = None
         return StepInProgress(asked.fence, begun)
 
-    def _on_stop_at(self, stop: StopAt) -> None:
-        self._fence, self._stop, self._stands = stop.fence, stop.step, False
-        self._leaving, self.commit_wanted = stop.leaving, stop.commit
-        self.memory_stays = stop.memory_stays
+    def _on_stop_at(self, stop: StopAt) -> FromWorker | None:
+        self.told, self._stop, self._stands = stop, stop.step, False
         self._pending = True
+        return None if self._parked_at is None else Fenced(stop.fence, self._parked_at)
 
     def _on_stop_cancelled(self, _: StopCancelled) -> None:
         self._hold = self._stop = None
@@ -594,8 +616,7 @@ class WorkerLink:
         self._place = place
         self.last_run = place.last_run
         # What came since the last round was meant for that one, and would be waited for in vain.
-        self._hold = self._stop = None
-        self._leaving = self.commit_wanted = self.memory_stays = False
+        self._hold = self._stop = self.told = None
 
     def _on_settled(self, settled: Settled) -> None:
         self._settled = settled.error

@@ -51,6 +51,7 @@ from elastic_trainer.checkpoint.recovery import NOTHING, Identity
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.data.division import Division
 from elastic_trainer.data.stream import ElasticStream
+from elastic_trainer.link.message import StopAt
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.batch_clock import clock_of
@@ -204,6 +205,12 @@ class ElasticLoop:
         """How far the schedules were when the batch began."""
         self._stopping = False
         """The loop is to end after this step, by `stop`."""
+        self._agreed: StopAt
+        """At a fence, the stop that all ranks have heard of last, as this one was told it."""
+        self._leaving: list[bool] = []
+        """By rank, who leaves there."""
+        self._handed_over = False
+        """All that who leaves had is with who stays."""
         self._ended = False
         """The last step is committed, and the agent knows."""
         self._undone: ExtraBackup | None = None
@@ -503,37 +510,53 @@ class ElasticLoop:
             return False
         if order is Order.ABORTED:
             return True
-        if not self._attempt(partial(self._hand_over, order is Order.LEAVE)):
-            return True
-        if not self._handed_over:  # the rest goes after the next steps
-            if not self._attempt(checkpointer.save_if_due):
+        stands = False
+        while not stands:
+            if not self._attempt(self._hand_over):
                 return True
-            self._feed.passed(self._identity)
-            return False
+            if not self._handed_over:  # the rest goes after the next steps
+                if not self._attempt(checkpointer.save_if_due):
+                    return True
+                self._feed.passed(self._identity)
+                return False
+            if not self._commit_at_fence():
+                return True
+            self._feed.sync(self._identity, broken=False)
+            stands = self.link.wait_at_fence(self.data.steps, self._agreed.fence)
+        if self._agreed.leaving:
+            self.data.close()
+            self.link.leave()
+        return True
+
+    def _commit_at_fence(self) -> bool:
+        """Commit what nobody would have in the next round; return False where the round broke."""
+        checkpointer = self.checkpointer
         checkpointer.settle()
         if self._make is not None:
-            wanted, stays = self.link.commit_wanted, self.link.memory_stays
-            commit = partial(checkpointer.commit, stored=wanted, memory_stays=stays)
+            stays = self.link.memory_stays
+            commit = partial(checkpointer.commit, stored=all(self._leaving), memory_stays=stays)
             if not self._attempt(commit):
-                return True
+                return False
             checkpointer.stand()
-        elif self.link.commit_wanted and not self._attempt(
-            partial(checkpointer.commit, stored=True)
-        ):
-            return True
-        self._feed.sync(self._identity, broken=False)
-        if order is Order.LEAVE:
-            self.data.close()
-            self.link.fenced(self.data.steps, order)
-        self.link.wait_at_fence(self.data.steps)
+        elif all(self._leaving):
+            return self._attempt(partial(checkpointer.commit, stored=True))
         return True
 
     def _move_on(self) -> None:
         for part in self._split:
             part.move_on()
 
-    def _hand_over(self, leaves: bool) -> None:
-        done = [part.hand_over(leaves) for part in self._split]
+    def _hand_over(self) -> None:
+        """Agree with all ranks on who leaves, as some may hear of another one before others do, and
+        give parts of theirs to those who stay."""
+        said: list[StopAt] = []
+        while len({one.fence for one in said}) != 1:
+            told = self.link.told
+            assert told is not None
+            self._agreed = told
+            said = self._member.group.gather(told)
+        self._leaving = [one.leaving for one in said]
+        done = [part.hand_over(self._leaving) for part in self._split]
         self._handed_over = all(done)
 
     def _save_split(self, identity: Identity) -> None:

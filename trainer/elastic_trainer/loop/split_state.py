@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -58,9 +58,13 @@ class SplitState(Protocol):
     def move_on(self) -> None:
         """Move a bit of what `level` has left where it was. On all ranks, between steps."""
 
-    def hand_over(self, leaves: bool) -> bool:
+    def hand_over(self, leaving: Sequence[bool]) -> bool:
         """Before some ranks leave: give a bit of their parts to the others, within seconds all.
-        Tell whether that is done. On all ranks, between steps."""
+        Tell whether that is done. On all ranks, between steps.
+
+        Args:
+            leaving: by rank, the same on all; more may leave at the next call.
+        """
 
     def loads(self, now: float) -> Mapping[str, TableLoad] | None:
         """Return what this rank holds of each table, where it is time to tell; else None."""

@@ -119,7 +119,7 @@ class ServedState:
     def move_on(self) -> None:
         """Do nothing: the servers have all."""
 
-    def hand_over(self, leaves: bool) -> bool:
+    def hand_over(self, leaving: Sequence[bool]) -> bool:
         """Do nothing: the servers have all."""
         return True
 
