@@ -38,9 +38,11 @@ class _Segment:
 
     def parts(self, memory: Memory) -> list[tuple[Memory, Memory]]:
         """Return where the rows lie, and the places in `memory` for each part of them."""
-        lying = self.rows.lying(self.bucket, self.begin, self.end)
-        ends = np.cumsum([len(one) for one in lying])
-        return list(zip(lying, np.split(memory, ends[:-1]), strict=True))
+        found, begin = [], 0
+        for lying in self.rows.lying(self.bucket, self.begin, self.end):
+            found.append((lying, memory[begin : begin + len(lying)]))
+            begin += len(lying)
+        return found
 
 
 Pieces = list[list[_Segment]]
@@ -74,15 +76,18 @@ def swap_buckets(
                 "expected each bucket to come from one holder"
             )
     sent = [_counts(givers, some) for some in goes]
-    received = _swap_counts(sent, [(len(givers), len(some)) for some in comes])
+    most = max(LEAST_BYTES, MOST_BYTES // len(goes))
+    out = [_pieces(givers, some, of, most) for some, of in zip(goes, sent, strict=True)]
+    shapes = [(len(givers), len(some)) for some in comes]
+    received, rounds = _swap_counts(sent, shapes, max(map(len, out)))
     came = [np.concatenate(of) for of in zip(*received, strict=True)]
     try:
         for rows, of in zip(takers, came, strict=True):
             rows.reserve(which, of)
-        most = max(LEAST_BYTES, MOST_BYTES // len(goes))
         _swap_pieces(
-            [_pieces(givers, some, of, most) for some, of in zip(goes, sent, strict=True)],
+            out,
             [_pieces(takers, some, of, most) for some, of in zip(comes, received, strict=True)],
+            rounds,
         )
         for rows, of in zip(takers, came, strict=True):
             rows.hold(which, of)
@@ -96,13 +101,22 @@ def _counts(stores: Sequence[BucketRows], some: Sequence[int]) -> Counts:
     return [one.counts[np.asarray(some, dtype=np.int64)] for one in stores]
 
 
-def _swap_counts(sent: Sequence[Counts], shapes: Sequence[tuple[int, int]]) -> list[Counts]:
-    """Tell each rank how many rows it gets; return what all tell this one."""
-    sizes = [a * b for a, b in shapes]
-    numbers = torch.from_numpy(np.concatenate([one for of in sent for one in of]))
-    found = swap(numbers, [sum(map(len, of)) for of in sent], sizes).numpy()
-    parts = np.split(found, np.cumsum(sizes)[:-1])
-    return [list(part.reshape(shape)) for part, shape in zip(parts, shapes, strict=True)]
+def _swap_counts(
+    sent: Sequence[Counts], shapes: Sequence[tuple[int, int]], pieces: int
+) -> tuple[list[Counts], int]:
+    """Tell each rank how many rows it gets, and in how many pieces this one sends the most; return
+    what all tell this one, and the most pieces of any."""
+    first = np.array([pieces])
+    numbers = torch.from_numpy(np.concatenate([one for of in sent for one in (first, *of)]))
+    sizes = [1 + a * b for a, b in shapes]
+    found = swap(numbers, [1 + sum(map(len, of)) for of in sent], sizes).numpy()
+    counts: list[Counts] = []
+    begin, most = 0, 0
+    for size, shape in zip(sizes, shapes, strict=True):
+        most = max(most, int(found[begin]))
+        counts.append(list(found[begin + 1 : begin + size].reshape(shape)))
+        begin += size
+    return counts, most
 
 
 def _pieces(stores: Sequence[BucketRows], some: Sequence[int], counts: Counts, most: int) -> Pieces:
@@ -123,14 +137,14 @@ def _pieces(stores: Sequence[BucketRows], some: Sequence[int], counts: Counts, m
     return pieces
 
 
-def _swap_pieces(
-    goes: Sequence[list[list[_Segment]]], comes: Sequence[list[list[_Segment]]]
-) -> None:
-    """Send each rank its pieces, one at a time, and take what comes while the next ones do."""
-    rounds = torch.tensor(max(len(one) for one in (*goes, *comes)))
-    dist.all_reduce(rounds, op=dist.ReduceOp.MAX)
+def _swap_pieces(goes: Sequence[Pieces], comes: Sequence[Pieces], rounds: int) -> None:
+    """Send each rank its pieces, one at a time, and take what comes while the next ones do.
+
+    Args:
+        rounds: the most pieces that any rank sends to another.
+    """
     before: tuple[list[_Segment], torch.Tensor] | None = None
-    for number in range(int(rounds)):
+    for number in range(rounds):
         out = [one[number] if number < len(one) else [] for one in goes]
         into = [one[number] if number < len(one) else [] for one in comes]
         sent, received = (
@@ -160,5 +174,9 @@ def _read(segments: Sequence[_Segment], memory: torch.Tensor) -> None:
 
 
 def _places(segments: Sequence[_Segment], memory: torch.Tensor) -> list[tuple[_Segment, Memory]]:
-    ends = np.cumsum([one.nbytes for one in segments])
-    return list(zip(segments, np.split(memory.numpy(), ends[:-1]), strict=True)) if segments else []
+    found, begin, places = [], 0, memory.numpy()
+    for one in segments:
+        end = begin + one.nbytes
+        found.append((one, places[begin:end]))
+        begin = end
+    return found

@@ -162,6 +162,8 @@ class BucketRows:
 
     def hold(self, which: Buckets, counts: Rows) -> None:
         """Hold the rows that were written into reserved room, so many of each bucket."""
+        if not counts.any():
+            return
         self._used[which] = counts
         ends = np.cumsum(counts)
         for some in np.split(which, np.flatnonzero(np.diff(ends // _AT_ONCE)) + 1):

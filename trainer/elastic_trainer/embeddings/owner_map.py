@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,15 +43,25 @@ class OwnerMap:
 
     def of(self, buckets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the owners of these buckets."""
-        return np.asarray(self.owners, dtype=np.int64)[buckets]
+        return self.owner_of[buckets]
+
+    @cached_property
+    def owner_of(self) -> NDArray[np.int64]:
+        """Return the owners, by bucket."""
+        return np.asarray(self.owners, dtype=np.int64)
+
+    @cached_property
+    def keeper_of(self) -> NDArray[np.int64]:
+        """Return the keepers, by bucket."""
+        return np.asarray(self.keepers, dtype=np.int64)
 
     def held_by(self, holder: int) -> list[int]:
         """Return the holder's buckets."""
-        return [bucket for bucket, owner in enumerate(self.owners) if owner == holder]
+        return _places(self.owner_of, holder)
 
     def kept_by(self, holder: int) -> list[int]:
         """Return the buckets of which the holder has a copy."""
-        return [bucket for bucket, keeper in enumerate(self.keepers) if keeper == holder]
+        return _places(self.keeper_of, holder)
 
     def with_keepers(self, keeper: Mapping[int, int]) -> OwnerMap:
         """Return the map with a copy of each holder's buckets where `keeper` says."""
@@ -59,6 +70,11 @@ class OwnerMap:
     def places(self, bucket: int) -> set[int]:
         """Return who has the bucket or a copy of it."""
         return {self.owners[bucket], self.keepers[bucket]} - {NOBODY}
+
+
+def _places(holders: NDArray[np.int64], one: int) -> list[int]:
+    found: list[int] = np.flatnonzero(holders == one).tolist()
+    return found
 
 
 def keepers_in(ring: Sequence[int], local_world: int) -> dict[int, int]:
@@ -135,31 +151,47 @@ def in_pieces(
     Args:
         sizes: by bucket.
     """
+    pieces: list[list[int]] = []
+    loads: list[dict[int, int]] = []
+    # By holders, the piece to which their last bucket went: a look at all before it for each bucket
+    # would take longer than a piece may.
+    newest: dict[tuple[int, ...], int] = {}
+    for bucket in differing(present, target):
+        work = _work(present, target, bucket, int(sizes[bucket]))
+        holders = tuple(work)
+        place = newest.get(holders, 0)
+        while place < len(pieces) and not _fits(work, loads[place], most):
+            place += 1
+        if place == len(pieces):
+            pieces.append([])
+            loads.append({})
+        newest[holders] = place
+        pieces[place].append(bucket)
+        for one, more in work.items():
+            loads[place][one] = loads[place].get(one, 0) + more
     owners, keepers = list(present.owners), list(present.keepers)
-    left = [one for one in range(BUCKETS) if _differ(present, target, one)]
-    works = {one: _work(present, target, one, int(sizes[one])) for one in left}
     found = []
-    while left:
-        load: dict[int, int] = {}
-        later = []
-        for bucket in left:
-            work = works[bucket]
-            if any(load.get(one, 0) and load[one] + more > most for one, more in work.items()):
-                later.append(bucket)
-                continue
-            for one, more in work.items():
-                load[one] = load.get(one, 0) + more
+    for piece in pieces:
+        for bucket in piece:
             owners[bucket], keepers[bucket] = target.owners[bucket], target.keepers[bucket]
-        left = later
         found.append(OwnerMap(target.version, tuple(owners), tuple(keepers)))
     return found
 
 
-def _differ(before: OwnerMap, after: OwnerMap, bucket: int) -> bool:
-    return (before.owners[bucket], before.keepers[bucket]) != (
-        after.owners[bucket],
-        after.keepers[bucket],
-    )
+def _fits(work: Mapping[int, int], load: Mapping[int, int], most: int) -> bool:
+    """Tell whether a piece in which holders have this load has room for that work, too."""
+    for one, more in work.items():
+        if (before := load.get(one, 0)) and before + more > most:
+            return False
+    return True
+
+
+def differing(before: OwnerMap, after: OwnerMap) -> list[int]:
+    """Return the buckets that another holder, or keeper, has in one map than in the other."""
+    found: list[int] = np.flatnonzero(
+        (before.owner_of != after.owner_of) | (before.keeper_of != after.keeper_of)
+    ).tolist()
+    return found
 
 
 def _work(before: OwnerMap, after: OwnerMap, bucket: int, size: int) -> dict[int, int]:
@@ -195,7 +227,7 @@ def moves(before: OwnerMap, after: OwnerMap, holder: int, holders: int) -> Moves
     """Return the part that `holder`, one of so many, has in the way from one map to another."""
     goes, comes, copies_go, copies_come = (_nothing(holders) for _ in range(4))
     found = Moves(goes, comes, copies_go, copies_come, [], [], [], [])
-    for bucket in range(BUCKETS):
+    for bucket in differing(before, after):
         owner, keeper = before.owners[bucket], before.keepers[bucket]
         next_owner, next_keeper = after.owners[bucket], after.keepers[bucket]
         if next_owner != owner:
