@@ -166,14 +166,19 @@ def test_a_newcomer_knows_before_its_first_step_that_all_are_to_wait_for_storage
     """A loop may end in that step: ranks of which some wait and some don't would for ever."""
     samples = TensorDataset(torch.ones(8, 60))
     for narrow in (True, False):  # as other rounds' nodes may have more room
-        monkeypatch.setenv(SOCKET_VARIABLE, str(tmp_path / str(narrow)))
-        monkeypatch.setattr(Others, "narrow", narrow)
-        data = ElasticDataset(samples, global_batch=2, epochs=9, group=Others(1, 2))
-        (folder := tmp_path / str(narrow)).mkdir()
-        checkpointer, _ = with_slots(folder, Linked(), data, restore=False)
-        checkpointer._narrow = not narrow  # in the round before
-        checkpointer.restore()
-        assert checkpointer._narrow is narrow
+        found = []
+        for rank, before in enumerate((not narrow, narrow)):
+            (folder := tmp_path / f"{narrow}-{rank}").mkdir()
+            monkeypatch.setenv(SOCKET_VARIABLE, str(folder))
+            data = ElasticDataset(samples, global_batch=2, epochs=9, group=Others(rank, 2))
+            checkpointer, memory = with_slots(folder, Linked(), data, restore=False)
+            memory._slots.turns = 1 if narrow and rank == 0 else 2
+            checkpointer._narrow = before  # in another round
+            found.append(checkpointer)
+        said = max(one.narrow for one in found)
+        for one in found:
+            one.restore(narrow=said)
+        assert [one._narrow for one in found] == [narrow, narrow]
 
 
 def test_where_all_wait_for_storage_a_save_that_failed_is_due_when_it_is_for_the_others(

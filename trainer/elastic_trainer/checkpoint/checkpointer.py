@@ -291,6 +291,11 @@ class Checkpointer:
         """Return what `restore` is to be told of this rank, see Restorer.opening."""
         return self._restorer.opening(self._memory, live)
 
+    @property
+    def narrow(self) -> bool:
+        """Return whether this node's memory is known to have room for one replicated state."""
+        return self._shards is None and self._memory is not None and self._memory.narrow
+
     def restore(
         self,
         live: Identity = NOTHING,
@@ -298,6 +303,7 @@ class Checkpointer:
         share: bool = False,
         spoiled: bool = False,
         said: Sequence[Available | None] = (None,),
+        narrow: bool = False,
     ) -> None:
         """Give every rank the newest state that can be had, and begin a new run. On all ranks.
 
@@ -307,11 +313,13 @@ class Checkpointer:
             live: of the state that this rank holds.
             share, spoiled: as Restorer.restore's.
             said: by rank, what `opening` returned in this round; the same on all ranks.
+            narrow: some rank is `narrow`, likewise; ranks ask again after the round's first step.
 
         Raises:
             StorageError, MismatchError: as the constructor.
         """
         self.settle()
+        self._narrow = narrow  # not as it was in the last round, of which newcomers don't know
         found = self._restorer.restore(self._memory, live, share=share, spoiled=spoiled, said=said)
         identity = found.identity
         self.parent = identity[0]
@@ -323,7 +331,6 @@ class Checkpointer:
         if self._memory is not None and identity != NOTHING:
             self._memory.note_origin(self._restorer.training, self._place, identity)
         self.make_room()
-        self._agree_on_room()
         if identity != NOTHING:
             self._mirror_restored()
 
@@ -415,7 +422,8 @@ class Checkpointer:
         self.settle(waits=False)
         if self.data.steps == self._first + 1:
             self.make_room()  # now the optimizer has its state too
-            self._agree_on_room()
+            if self.link.agent and self._shards is None:
+                self._narrow = any(self._group.gather(self.narrow))
         if self._shards is not None and self._shards.superseded is not None:
             self._give_up(self._shards.superseded)
         if not self._due():
@@ -589,13 +597,6 @@ class Checkpointer:
         if problem is not None:
             log.warning("saving to %s instead of to memory: %s", self.storage.location, problem)
             self._memory = None
-
-    def _agree_on_room(self) -> None:
-        """On all ranks. In each round, too, as newcomers don't know what the others found, and it
-        may end before its first step's save."""
-        if self.link.agent and self._shards is None:
-            narrow = self._memory is not None and self._memory.narrow
-            self._narrow = any(self._group.gather(narrow))
 
     def _captured(self) -> dict[str, Any]:
         return {**self.state.take(), "rng": self.state.generators()}

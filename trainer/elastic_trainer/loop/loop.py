@@ -611,7 +611,7 @@ class ElasticLoop:
     def _opening(self) -> Opening:
         if self._make is not None:
             # Which parts it has for this world is found out once the model is made.
-            return Opening(self._stopping, "", self.link.shares, None)
+            return Opening(self._stopping, "", self.link.shares, False, None)
         self._identity, training = self._feed.settle(self._identity)
         self.checkpointer.learn_training(training)
         trained = "\n".join(trained_parameters(self.module))
@@ -619,6 +619,7 @@ class ElasticLoop:
             self._stopping,
             xxhash.xxh3_64_hexdigest(trained.encode()),
             self.link.shares,
+            self.checkpointer.narrow,
             # Whether a split state is whole is found out by all together.
             None if self._split else self.checkpointer.opening(self._identity),
         )
@@ -661,7 +662,8 @@ class ElasticLoop:
         found = [one.available for one in self._said]
         spoiled = self._feed.spoiled
         share = self._make is None
-        self.checkpointer.restore(live, share=share, spoiled=spoiled, said=found)
+        narrow = any(one.narrow for one in self._said)
+        self.checkpointer.restore(live, share=share, spoiled=spoiled, said=found, narrow=narrow)
         self._identity = (self.checkpointer.parent, self.data.steps)
         self._feed.go_on_from(self._identity)
         for part in self._split:

@@ -17,5 +17,7 @@ class Opening:
     """Digest of the names of the parameters that it trains."""
     shares: str
     """Its text for the division of samples, as it was told."""
+    narrow: bool
+    """Its node's memory is known to have room for one state."""
     available: Available | None
     """The states that it has, where it knows that already."""
