@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,8 @@ import torch
 from experiments.clicks import section
 from experiments.clicks.run import EXAMPLE, Outcome
 from experiments.clicks.section import PLANS, gap, report
+from tests.documents import clicks_run
+from tests.elastic_trainer import nursery
 
 criteo = sys.modules["criteo"]
 
@@ -90,3 +94,17 @@ def test_a_run_that_has_ended_is_not_repeated(
     assert section.keep(PLANS[0], found) is found
     assert section.found_before(PLANS[0]) == found
     assert section.found_before(replace(PLANS[0], seed=1)) is None
+
+
+@pytest.mark.process
+def test_no_sample_is_lost_while_workers_are_killed_and_servers_come(tmp_path: Path) -> None:
+    """By the ledger's audit, on disk; what killed workers had pushed may be pushed once more."""
+    told, said = tmp_path / "told", tmp_path / "log"
+    with said.open("wb") as log:
+        words = ["-m", "tests.documents.clicks_run", str(told)]
+        process = nursery.shared().start(words, os.environ, log)
+        assert process.wait(300) == 0, said.read_text()[-3000:]
+    found = json.loads(told.read_text())
+    assert found["wrong"] == 0
+    assert 0 <= found["twice"] <= 2 * clicks_run.PLAN.batch, "two workers were killed"
+    assert len(found["curve"]) == clicks_run.PLAN.points and found["curve"][-1] > 0.55
