@@ -154,7 +154,7 @@ class SimulatedAgent:
         self.placed = asyncio.Event()
         self.number = 0
         self.round: Any = None
-        """As it came; the same for all."""
+        """The round as it came; the same for all."""
         self.training_since: float | None = None
         self._told_step, self._told_paces = 0, 0.0
         self._abridged = Whole()

@@ -159,7 +159,7 @@ def test_a_folder_that_cannot_be_written_costs_no_change(tmp_path: Path) -> None
 
 
 def test_an_export_whose_columns_are_whole_is_read_too(tmp_path: Path) -> None:
-    """As versions before wrote them."""
+    """Columns were written so by versions before."""
     table = Table(SETTINGS)
     train(table, IDS)
     place, number, _ = begin(tmp_path)
