@@ -40,10 +40,12 @@ from elastic_trainer.embeddings.owner_map import OwnerMap
 from elastic_trainer.embeddings.row_optimizer import Adagrad, RowwiseAdagrad
 from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.embeddings.table import Table, TableSettings
-from elastic_trainer.parameter_server.holder import Gradients
+from elastic_trainer.parameter_server.holder import Gradients, Holder
 from elastic_trainer.parameter_server.moving import Order, give
 from elastic_trainer.parameter_server.service import Service
 from elastic_trainer.parameter_server.wire import write_settings
+from elastic_trainer.parameter_server.writer import Writer
+from elastic_trainer.proto import parameter_server_pb2 as messages
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.storage import Storage
 
@@ -336,6 +338,41 @@ async def measure_move(rows: int, width: int) -> None:
     )
 
 
+async def measure_writes(rows: int, width: int) -> None:
+    """Have a server in this process save and export all rows, while others ask for their turn."""
+    holder = Holder()
+    table = holder.add_table(write_settings(TableSettings("table", width, Adagrad(lr=RATE))))
+    fill(table, np.arange(rows, dtype=np.int64))
+    holder.held[:] = True
+    waits, works, own = [0.0], [0.0], [0.0]
+
+    async def ask() -> None:
+        while True:
+            began, used, mine = time.perf_counter(), time.process_time(), time.thread_time()
+            await asyncio.sleep(0)
+            waits.append(time.perf_counter() - began)
+            works.append(time.process_time() - used)
+            own.append(time.thread_time() - mine)
+
+    with tempfile.TemporaryDirectory() as folder:
+        save = messages.SaveRequest(place=folder, save="save")
+        export = messages.SaveRequest(place=folder, export=folder, number=1, base=True)
+        for what, request in (("save", save), ("export", export)):
+            asking = asyncio.get_running_loop().create_task(ask())
+            began = time.perf_counter()
+            await Writer("life").write(request, holder, holder.held.copy())
+            took = time.perf_counter() - began
+            asking.cancel()
+            print(
+                f"{what} of {rows:,} rows: {took:.1f} s, in which who asks waits for "
+                f"{1e3 * max(own):.1f} ms of the server's CPU time at most, {1e3 * max(works):.0f} "
+                f"ms with that of the thread that writes; {1e3 * max(waits):.0f} ms in all",
+                flush=True,
+            )
+            for found in (waits, works, own):
+                found[:] = [0.0]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -362,6 +399,7 @@ def main() -> None:
     for servers in (1, 2) if "servers" in chosen else ():
         measure_servers(min(given.rows, 1_000_000), given.width, given.batches, IDS, servers)
     if "saves" in chosen:
+        asyncio.run(measure_writes(given.rows, given.width))
         measure_saves(given.rows, given.width)
 
 
