@@ -20,6 +20,8 @@ from elastic_trainer.checkpoint.refusal import (
 from elastic_trainer.checkpoint.schedule_check import miscounted
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import (  # type: ignore[attr-defined]
     ZeroRedundancyOptimizer,
     _apply_optimizer_in_backward,
@@ -84,6 +86,37 @@ def test_zero_redundancy_optimizer_is_refused_before_training(tmp_path: Path, gr
     plain = torch.optim.SGD(net.parameters(), lr=0.1)
     with pytest.raises(ValueError, match=r"ZeroRedundancyOptimizer .*fully_shard"):
         Checkpointer(tmp_path, model=net, optimizer=plain, data=data, extra={"zero": zero})
+
+
+def test_sharded_tensors_in_extra_are_refused(tmp_path: Path, group: None) -> None:
+    """A commit has one rank's `extra`, of which each rank would get that one's part."""
+
+    class Average:
+        def __init__(self) -> None:
+            self.weights = [torch.zeros(2)]
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"weights": self.weights}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            raise NotImplementedError
+
+    def made() -> torch.nn.Module:
+        return fully_shard(torch.nn.Linear(2, 1), mesh=init_device_mesh("cpu", (1,)))
+
+    net, late = made(), Average()
+    data = ElasticDataset(TensorDataset(torch.ones(4, 2)), batch_size=2, epochs=1)
+    optimizer = torch.optim.SGD([net.weight], lr=0.1)
+    given: dict[str, Any] = {"model": net, "optimizer": optimizer, "data": data}
+    for part in (made(), torch.optim.SGD([net.bias], lr=0.1)):
+        with pytest.raises(
+            ValueError, match=r"extra\['part'\] holds sharded tensors .*rank's extra"
+        ):
+            Checkpointer(tmp_path, **given, extra={"part": part})
+    checkpointer = Checkpointer(tmp_path, **given, extra={"late": late})
+    late.weights = [net.weight]
+    with pytest.raises(ValueError, match=r"extra\['late'\] holds sharded tensors"):
+        checkpointer.state.take()
 
 
 def test_fsdp1_is_refused_before_training(tmp_path: Path, group: None) -> None:

@@ -133,7 +133,10 @@ def test_memory_that_the_next_round_has_no_place_for_does_not_stay() -> None:
     fence = job.last("a1", FenceAsk).fence
     for agent in job.state.agents:
         job.say(agent, FenceReply(fence, 3))
-    assert not any(job.last(agent, FenceStop).memory_stays for agent in job.state.agents)
+    told = {agent: job.last(agent, FenceStop) for agent in job.state.agents}
+    assert not any(one.memory_stays for one in told.values())
+    displaced = {agent for agent, one in told.items() if one.displaced}
+    assert displaced == {"a4", "a5"}, "whose embedding rows go to who goes on"
 
 
 def test_memory_does_not_stay_where_others_take_the_places_of_the_next_round() -> None:

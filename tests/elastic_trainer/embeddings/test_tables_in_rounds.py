@@ -208,6 +208,20 @@ def test_who_begins_to_leave_while_it_gets_a_leavers_rows_takes_none_along(
     assert_undisturbed(job, tmp_path / "undisturbed")
 
 
+def test_who_stays_and_has_no_place_in_the_next_round_gives_its_rows_to_who_has(
+    job: Job, tmp_path: Path
+) -> None:
+    job.start(0, 1, 2, 3, environment={"VOLCANO_ELASTIC_NODE_UNIT": "2", **PATIENT})
+    told = job.stepping(4)
+    job.agents[3].send_signal(signal.SIGTERM)
+    assert job.wait(3) == 0, job.logs()
+    job.stepping(2, after_round=told["round"])
+    (job.folder / "enough").touch()
+    assert [job.wait(0), job.wait(1), job.wait(2)] == [0, 0, 0], job.logs()
+    assert not went_back(job)
+    assert_undisturbed(job, tmp_path / "undisturbed")
+
+
 def went_back(job: Job) -> bool:
     """Tell whether a process that lived on did a step anew that it had applied."""
     logs = [path.read_text().split() for path in job.folder.glob("steps-*")]

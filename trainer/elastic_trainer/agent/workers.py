@@ -234,7 +234,7 @@ class WorkerServer:
             for worker in self.local.workers.values():
                 worker.stopped, worker.fenced = False, False
         self.local.fence, self.local.stop, self.local.leaving = stop.fence, stop.step, stop.leaving
-        told = stop.leaving, stop.commit, stop.memory_stays
+        told = stop.leaving, stop.commit, stop.memory_stays, stop.displaced
         self._broadcast(link.StopAt(stop.fence, stop.step, *told))
 
     def cancel(self, fence: int) -> None:

@@ -22,6 +22,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from elastic_trainer.checkpoint.refusal import (
     refuse_fsdp1,
+    refuse_sharded_extra,
     refuse_unsaved_in_backward,
     refuse_zero,
 )
@@ -57,7 +58,7 @@ class ModelState:
 
     Raises:
         TypeError: no module, or no optimizer.
-        ValueError: the optimizer is of other parameters.
+        ValueError: the optimizer is of other parameters, or `extra` holds sharded tensors.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class ModelState:
         for module in (model, *extra.values()):
             if isinstance(module, torch.nn.Module):
                 refuse_fsdp1(module)
+        for name, part in extra.items():
+            refuse_sharded_extra(name, part)
         refuse_zero((optimizer, *extra.values()))
         refuse_unsaved_in_backward(model, (optimizer, *extra.values()))
         self.model = _unwrapped(model)
@@ -81,6 +84,8 @@ class ModelState:
         parameters = [one for one in self.model.parameters() if isinstance(one, DTensor)]
         self.sharded = bool(parameters)
         self._spread = layouts(parameters)
+        self._numbers: list[int] = []
+        """Numbers of all ranks' parts in this world; none until they are asked for."""
         self.meshes: dict[MeshKey, DeviceMesh] = {
             mesh_key(one.device_mesh): one.device_mesh for one in parameters
         }
@@ -88,14 +93,18 @@ class ModelState:
 
     def part(self, rank: int, world: int) -> tuple[int, int]:
         """Return the number of this rank's part of the state, and how many parts there are."""
-        numbers = number_parts(self._spread, world) if self.sharded else [0] * world
-        return numbers[rank], len(set(numbers))
+        if not self.sharded:
+            return 0, 1
+        if len(self._numbers) != world:
+            self._numbers = number_parts(self._spread, world)
+        return self._numbers[rank], max(self._numbers) + 1
 
     def take(self) -> dict[str, Any]:
         """Return the state, which shares its memory with the model.
 
         Raises:
             StateValueError: part of it couldn't be brought back.
+            ValueError: `extra` has become one of sharded tensors.
         """
         if self.sharded:
             # By parameter names, which another world knows too, where torch has numbers.
@@ -109,6 +118,8 @@ class ModelState:
             "extra": {name: to_plain(part.state_dict()) for name, part in self.extra.items()},
             "cursor": self.data.state_dict(),
         }
+        for name, part in state["extra"].items() if self.sharded else ():
+            refuse_sharded_extra(name, part)
         promised = not self.sharded and os.environ.get(DIGESTS_VARIABLE) != "0"
         return {**state, REPLICATED: self._replicated()} if promised else state
 

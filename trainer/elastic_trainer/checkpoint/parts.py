@@ -107,7 +107,7 @@ def load_parts(
     messages.run(give_and_take, group.over or (lambda: False))
     loaded = {key: _replace_values(whole[key], key, rest.values) for key in _SHARDED}
     state.give({**loaded, **rest.others})
-    if group.rank == 0:
+    if group.rank == first == 0:
         state.give_generators(rest.others)
 
 

@@ -5,7 +5,8 @@ A state is named by the run that made its last step, and that step: steps of equ
 runs differ in bits. Runs are numbered so that a later one has a greater number, hence the greatest
 name is the newest state. For it, the nearest source is taken: a live peer, one's own memory, a
 peer's memory, storage. Of a replicated state any peer has all; of a sharded one, a part is in the
-memory of its own rank and of one rank of the next node, its mirror.
+memory of its own rank and of one rank of the next node, its mirror; where replicas are sharded
+(HSDP), any of them stands in for the others.
 
 Where anybody has a live state, storage isn't asked, but in a contested round: others may have gone
 on from that state, and have ended since, and their commits are in storage. So it is where a round
@@ -144,8 +145,8 @@ def choose_recovery_source(
         available: by rank.
         stored: nothing where storage wasn't asked.
         sharded: each rank has its own part, in its memory or its mirror's; where the world was
-            another, each takes from all what it is to have; where not all parts are in anybody's
-            memory, all load from storage.
+            another, or a part is a replica's alone, each takes from all what it is to have; where
+            there is a part that nobody's memory holds, all load from storage.
     """
     training = common_training(available)
     memories = [{found for name, found in one.memory if name == training} for one in available]
@@ -198,22 +199,22 @@ def _find_whole(
 ) -> dict[Identity, tuple[int, dict[int, int]]]:
     """Return the states of which all parts are in the ranks' memory: the ranks that each was
     sharded over, and by owner who has its part, whoever has given least so far."""
-    holders: dict[tuple[Identity, int], dict[int, list[int]]] = {}
-    lacking: dict[tuple[Identity, int], set[int]] = {}
+    holders: dict[tuple[Identity, int, int], dict[int, list[int]]] = {}
+    lacking: dict[tuple[Identity, int, int], set[int]] = {}
     for rank, one in enumerate(available):
         for name, part in one.parts:
             if name == training:
-                state = part.identity, part.world
+                state = part.identity, part.world, part.numbers
                 holders.setdefault(state, {}).setdefault(part.owner, []).append(rank)
                 lacking.setdefault(state, set(range(part.numbers))).discard(part.number)
     whole: dict[Identity, tuple[int, dict[int, int]]] = {}
-    for identity, world in (state for state, numbers in lacking.items() if not numbers):
+    for state in (one for one, numbers in lacking.items() if not numbers):
         given: Counter[int] = Counter()
         chosen: dict[int, int] = {}
-        for owner, ranks in sorted(holders[identity, world].items()):
+        for owner, ranks in sorted(holders[state].items()):
             chosen[owner] = min(ranks, key=lambda rank: (given[rank], rank))
             given[chosen[owner]] += 1
-        whole[identity] = world, chosen
+        whole[state[0]] = state[1], chosen
     return whole
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
 
 NCCL_ERRORS_VARIABLE = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _CLEAN_UP_ONLY = "2"
@@ -67,6 +69,35 @@ def refuse_unsaved_in_backward(model: torch.nn.Module, saved: Iterable[object]) 
                     "that is stepped after backward; with Checkpointer, those that "
                     "_apply_optimizer_in_backward has made may be in extra instead"
                 )
+
+
+def refuse_sharded_extra(name: str, part: object) -> None:
+    """Raises ValueError if a module or an optimizer, a state dict or a part of one, named so in
+    `extra`, holds tensors that are divided among the ranks."""
+    if any(isinstance(one, DTensor) for one in _tensors(part)):
+        raise ValueError(
+            f"extra[{name!r}] holds sharded tensors (DTensor), and a commit has one rank's extra "
+            "for all: expected what every rank has alike. An average of weights belongs into the "
+            "model, as a part that is sharded with it; instead of a second optimizer, one with a "
+            "group of parameters for each"
+        )
+
+
+def _tensors(part: object) -> Iterator[Any]:
+    if isinstance(part, torch.nn.Module):
+        yield from part.parameters()
+        yield from part.buffers()
+    elif isinstance(part, torch.optim.Optimizer):
+        for group in part.param_groups:
+            yield from group["params"]
+    elif isinstance(part, Mapping):
+        for one in part.values():
+            yield from _tensors(one)
+    elif isinstance(part, list | tuple):
+        for one in part:
+            yield from _tensors(one)
+    elif isinstance(part, torch.Tensor):
+        yield part
 
 
 def refuse_split(model: torch.nn.Module) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
@@ -25,12 +26,13 @@ def number_parts(spread: Collection[Layout], world: int) -> list[int]:
     Where a mesh lacks some of the ranks, it isn't known here what those hold, and each rank has a
     part of its own.
     """
-    places: list[list[tuple[int, ...]]] = [[] for _ in range(world)]
+    places: list[tuple[int, ...]] = [()] * world
     for mesh, alike in spread:
-        if sorted(mesh.mesh.flatten().tolist()) != list(range(world)):
+        ranks, order = mesh.mesh.flatten().sort()
+        if ranks.tolist() != list(range(world)):
             return list(range(world))
-        for rank, found in enumerate(places):
-            place = (mesh.mesh == rank).nonzero()[0].tolist()
-            found.append(tuple(-1 if same else at for same, at in zip(alike, place, strict=True)))
-    numbers: dict[tuple[tuple[int, ...], ...], int] = {}
-    return [numbers.setdefault(tuple(place), len(numbers)) for place in places]
+        at = torch.stack(torch.unravel_index(order, mesh.mesh.shape), 1)
+        at[:, torch.tensor(alike)] = 0
+        places = [known + tuple(found) for known, found in zip(places, at.tolist(), strict=True)]
+    numbers: dict[tuple[int, ...], int] = {}
+    return [numbers.setdefault(place, len(numbers)) for place in places]

@@ -174,10 +174,10 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"coordinator: {error}", file=sys.stderr)
         return 2
-    gc.freeze()  # what was imported stays
-    gc.set_threshold(YOUNG_OBJECTS)
     return asyncio.run(serve(options, settings, check_limits))
 
 
 if __name__ == "__main__":
+    gc.freeze()  # what was imported stays
+    gc.set_threshold(YOUNG_OBJECTS)
     sys.exit(main())

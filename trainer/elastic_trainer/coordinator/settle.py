@@ -536,18 +536,19 @@ def _tell_stop(draft: Draft, fence: Fence) -> None:
     # One that the next round has no place for is as good as lost: of any part there are two.
     placed = max(len(stay) - size(len(stay)), len(displaced)) <= 1
     stops = {
-        leaving: FenceStop(
+        (leaving, waits): FenceStop(
             fence.fence,
             number,
             fence.stop,
             leaving,
             commit=alone,
             memory_stays=placed and not leaving,
+            displaced=waits,
         )
-        for leaving in (False, True)
+        for leaving, waits in ((False, False), (False, True), (True, False))
     }
     for agent in attached:
-        draft.send(agent.agent, stops[agent.leaving])
+        draft.send(agent.agent, stops[agent.leaving, agent.agent in displaced])
 
 
 def _change(leavers: list[Agent], joiners: list[Agent]) -> str:

@@ -245,6 +245,8 @@ class StopAt:
     """Nobody stays who would hold the live state."""
     memory_stays: bool = False
     """Its node's memory will be there for the next round."""
+    displaced: bool = False
+    """It stays, and waits beside the job, as the next round has no place for it."""
 
 
 @dataclass(frozen=True, slots=True)

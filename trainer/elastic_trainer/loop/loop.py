@@ -556,7 +556,10 @@ class ElasticLoop:
             self._agreed = told
             said = self._member.group.gather(told)
         self._leaving = [one.leaving for one in said]
-        done = [part.hand_over(self._leaving) for part in self._split]
+        gone = [one.leaving or one.displaced for one in said]
+        if all(gone):  # what is left waits for others, with all there is
+            gone = self._leaving
+        done = [part.hand_over(gone) for part in self._split]
         self._handed_over = all(done)
 
     def _save_split(self, identity: Identity) -> None:

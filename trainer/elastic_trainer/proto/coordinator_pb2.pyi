@@ -523,20 +523,22 @@ class FenceAsk(_message.Message):
     def __init__(self, fence: _Optional[int] = ..., round: _Optional[int] = ..., at_once: _Optional[bool] = ...) -> None: ...
 
 class FenceStop(_message.Message):
-    __slots__ = ("fence", "round", "step", "leaving", "commit", "memory_stays")
+    __slots__ = ("fence", "round", "step", "leaving", "commit", "memory_stays", "displaced")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_STAYS_FIELD_NUMBER: _ClassVar[int]
+    DISPLACED_FIELD_NUMBER: _ClassVar[int]
     fence: int
     round: int
     step: int
     leaving: bool
     commit: bool
     memory_stays: bool
-    def __init__(self, fence: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., leaving: _Optional[bool] = ..., commit: _Optional[bool] = ..., memory_stays: _Optional[bool] = ...) -> None: ...
+    displaced: bool
+    def __init__(self, fence: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., leaving: _Optional[bool] = ..., commit: _Optional[bool] = ..., memory_stays: _Optional[bool] = ..., displaced: _Optional[bool] = ...) -> None: ...
 
 class FenceCancel(_message.Message):
     __slots__ = ("fence",)

@@ -398,6 +398,7 @@ class FenceStop:
     leaving: bool = False
     commit: bool = False
     memory_stays: bool = False
+    displaced: bool = False
 
 
 @dataclass(frozen=True)
