@@ -123,7 +123,8 @@ class Job:
             }
             program = ["-m", "torch.distributed.run"]
             if before:
-                program = [str(self.folder / "agent.py")]
+                # Each has its own, which nobody writes anew while it is read.
+                program = [str(self.folder / f"agent-{index}.py")]
                 Path(*program).write_text(f"{before}\n{_TORCHRUN}")
             arguments = [
                 *program,
