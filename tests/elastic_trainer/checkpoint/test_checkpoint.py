@@ -89,21 +89,21 @@ class AgentLink(WorkerLink):
     def __init__(self, order: Order, at: int) -> None:
         super().__init__(None)
         self.order, self.at = order, at
-        self.told: list[tuple[str, int]] = []
+        self.noted: list[tuple[str, int]] = []
 
     def boundary(self, step: int, samples: int = 0, waited: float = 0.0) -> Order:
         return self.order if step == self.at else Order.GO
 
     def committed(self, step: int, round_: int = 0, place: str = "", size: int = 0) -> None:
         assert size > 0, "bytes of its files"
-        self.told.append(("committed", step))
+        self.noted.append(("committed", step))
 
     def fenced(self, step: int, order: Order) -> NoReturn:
-        self.told.append((f"fenced {order.value}", step))
+        self.noted.append((f"fenced {order.value}", step))
         raise Fenced
 
     def finished(self) -> None:
-        self.told.append(("finished", -1))
+        self.noted.append(("finished", -1))
 
 
 class TestCheckpointer:
@@ -257,18 +257,18 @@ class TestCheckpointer:
         link = AgentLink(order, at=5)
         with pytest.raises(Fenced):
             Script(tmp_path, link=link).train()
-        assert link.told == [("committed", 5), (f"fenced {order.value}", 5)]
+        assert link.noted == [("committed", 5), (f"fenced {order.value}", 5)]
         assert Script(tmp_path).data.steps == 5
 
     def test_the_end_is_committed_then_told(self, tmp_path: Path) -> None:
         link = AgentLink(Order.GO, at=0)
         Script(tmp_path, link=link, every=1000).train()
         steps = EPOCHS * -(-SAMPLES // 4)
-        assert link.told == [("committed", steps), ("finished", -1)]
+        assert link.noted == [("committed", steps), ("finished", -1)]
         # Restarted after its end: nothing left to do, nothing written twice.
         again = AgentLink(Order.GO, at=0)
         Script(tmp_path, link=again).train()
-        assert again.told == [("committed", steps), ("finished", -1)]
+        assert again.noted == [("committed", steps), ("finished", -1)]
         assert verify(tmp_path / "audit", SAMPLES, EPOCHS).ok
 
     def test_the_last_collective_of_a_process_carries_no_tensor(
@@ -292,7 +292,7 @@ class TestCheckpointer:
         script = Script(tmp_path, link=link, every=1000)
         with pytest.raises(ZeroDivisionError), script.checkpointer:
             raise ZeroDivisionError
-        assert link.told == []
+        assert link.noted == []
 
     def test_commits_follow_the_clock(self, tmp_path: Path) -> None:
         now = [100.0]
@@ -304,7 +304,7 @@ class TestCheckpointer:
             now[0] += 4
             if script.data.steps == 8:
                 break
-        assert link.told == [("committed", 4), ("committed", 7)]
+        assert link.noted == [("committed", 4), ("committed", 7)]
 
     def test_without_an_interval_commits_take_under_one_percent(self, tmp_path: Path) -> None:
         class SlowStorageClock:
@@ -334,7 +334,7 @@ class TestCheckpointer:
         clock.now += 1
         next(iterator)
         script.checkpointer.step()
-        assert link.told == [("committed", 6), ("committed", 8)]
+        assert link.noted == [("committed", 6), ("committed", 8)]
 
     def test_a_periodic_commit_that_fails_is_no_reason_to_stop(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
