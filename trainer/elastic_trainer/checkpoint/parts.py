@@ -29,6 +29,18 @@ _SHARDED = ("model", "optimizer")
 """Parts of a state that hold DTensors; each rank has all of the others."""
 
 
+class UnreadablePartsError(SlotError):
+    """Some ranks can't read parts that they hold.
+
+    Args:
+        owners: ranks of the earlier world, whose parts these are.
+    """
+
+    def __init__(self, problem: str, owners: frozenset[int]) -> None:
+        super().__init__(problem)
+        self.owners = owners
+
+
 @dataclass(frozen=True, slots=True)
 class _Rest:
     """The parts that aren't sharded, of the first of the earlier ranks whose part is there."""
@@ -59,20 +71,21 @@ def load_parts(
         moved: called with the bytes of each message.
 
     Raises:
-        SlotError: on every rank, if a part can't be read, or not all is there.
+        UnreadablePartsError: on every rank, if parts can't be read.
+        SlotError: on every rank, if not all is there.
         MismatchError: on every rank: it is another model's.
     """
     mine = [owner for owner, holder in holders.items() if holder == group.rank]
     parts: dict[int, dict[str, Any]] = {}
-    problem = None
-    try:
-        for owner in mine:
+    problems: dict[int, str] = {}
+    for owner in mine:
+        try:
             parts[owner] = read(owner)
-    except SlotError as error:
-        problem = str(error)
-    problem = next((one for one in group.gather(problem) if one), None)
-    if problem is not None:
-        raise SlotError(problem)
+        except SlotError as error:
+            problems[owner] = str(error)
+    problems = {owner: why for of_rank in group.gather(problems) for owner, why in of_rank.items()}
+    if problems:
+        raise UnreadablePartsError("; ".join(problems.values()), frozenset(problems))
     first = min(holders)
     rest = group.from_rank(holders[first], _take_rest(parts[first]) if first in parts else None)
     assert rest is not None

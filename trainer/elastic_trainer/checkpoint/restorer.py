@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from elastic_trainer.checkpoint.chain import arrange_chain
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.checkpoint.model_state import MismatchError, ModelState
-from elastic_trainer.checkpoint.parts import load_parts
+from elastic_trainer.checkpoint.parts import UnreadablePartsError, load_parts
 from elastic_trainer.checkpoint.recovery import (
     NOTHING,
     Available,
@@ -65,6 +65,8 @@ class _Outcome:
     """Why no source would help."""
     unavailable: bool = False
     """The refusal is the storage's, which can't be read."""
+    parts_left: bool = False
+    """Of the damaged state there may be enough parts without those that are damaged."""
 
 
 class _ElsewhereError(Exception):
@@ -228,7 +230,7 @@ class Restorer:
             if Source.STORAGE in found.sources:
                 kept = tuple(one for one in stored.commits if one != found.identity)
                 stored = replace(stored, commits=kept, unusable=(*stored.unusable, damaged))
-            elif found.holders:
+            elif found.holders and not outcome.parts_left:
                 others_parts = tuple(
                     one for one in available.parts if one[1].identity != found.identity
                 )
@@ -489,6 +491,17 @@ class Restorer:
             return _Outcome(available, damaged="another rank's part is damaged")
         except UnavailableError as error:
             return _Outcome(available, refusal=str(error), unavailable=True)
+        except UnreadablePartsError as error:
+            log.warning("looking for other parts of step %d: %s", found.step, error)
+            mine = {one for one in error.owners if found.holders[one] == self._group.rank}
+            parts = tuple(
+                (training, part)
+                for training, part in available.parts
+                if (part.identity, part.world) != (found.identity, found.world)
+                or part.owner not in mine
+            )
+            left = replace(available, parts=parts)
+            return _Outcome(left, damaged=str(error), parts_left=True)
         except (SlotError, StorageError) as error:
             log.warning("passing over step %d in %s: %s", found.step, source.value, error)
             kept = tuple(one for one in available.memory if one[1] != found.identity)
