@@ -66,7 +66,7 @@ class _Outcome:
     unavailable: bool = False
     """The refusal is the storage's, which can't be read."""
     parts_left: bool = False
-    """Of the damaged state there may be enough parts without those that are damaged."""
+    """There may be enough parts of that state without those that are damaged."""
 
 
 class _ElsewhereError(Exception):
