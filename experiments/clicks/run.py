@@ -56,7 +56,7 @@ class Plan:
     """Samples in whose course the learning rate rises to that, as for any asynchronous training:
     several workers' first gradients are of the same parameters, and Adagrad's first steps large."""
     remark: str = ""
-    """Of a plan that is carried out once more."""
+    """Tells runs of an equal plan apart, behind its numbers of workers and servers."""
 
     @property
     def every(self) -> int:

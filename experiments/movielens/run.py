@@ -77,7 +77,7 @@ class Stuck(RuntimeError):
 
 
 class Process(Protocol):
-    """As much of subprocess.Popen as is used here."""
+    """A started process, with the part of subprocess.Popen's methods that is used here."""
 
     pid: int
     returncode: int | None
