@@ -5,10 +5,6 @@ import functools
 import gc
 import os
 import sys
-
-# pytest imports it where an exception can't be raised, as of a file that nobody closed; where
-# another comes meanwhile, it fails the test that is running.
-import tracemalloc  # noqa: F401
 from collections.abc import Iterator
 
 import pytest

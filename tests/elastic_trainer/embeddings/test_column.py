@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 
 import numpy as np
@@ -27,3 +29,35 @@ def test_a_column_waits_for_whoever_only_looks_at_it() -> None:
     threading.Timer(0.02, kept.clear).start()
     column.grow(10_000)
     assert column.numbers[:3].tolist() == [7, 7, 0] and len(column.numbers) == 10_000
+
+
+def test_an_error_that_is_kept_while_a_column_is_made_keeps_none_of_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of an object that is collected just then: its traceback has the frame that was running."""
+    kept: list[object] = []
+    frames: set[str] = set()
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: kept.append(error.exc_value))
+
+    class Broken:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            frames.add(sys._getframe(1).f_code.co_name)
+            raise ValueError
+
+    threshold = gc.get_threshold()
+    try:
+        for allocations in range(30):
+            gc.disable()
+            Broken()
+            gc.set_threshold(gc.get_count()[0] + allocations, 1000, 1000)
+            gc.enable()
+            column = Column(np.int64)
+            gc.disable()
+            column.grow(10)
+    finally:
+        gc.set_threshold(*threshold)
+        gc.enable()
+    assert "_show" in frames and kept

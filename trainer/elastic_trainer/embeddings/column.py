@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import mmap
 from typing import Any
 
@@ -28,6 +29,7 @@ class Column:
     pages, and gives back those that are cleared.
 
     `numbers` and `tensor`, the same memory, hold until it grows; nobody may keep them over that.
+    No method has a view as a local: whoever keeps an error's frame would keep it with that.
 
     Args:
         dtype: numpy's.
@@ -48,8 +50,7 @@ class Column:
 
     def bytes(self, first: int, end: int) -> NDArray[np.uint8]:
         """Return the memory of these rows."""
-        memory = np.frombuffer(self._memory, dtype=np.uint8)
-        return memory[first * self.row_bytes : end * self.row_bytes]
+        return self._bytes(first * self.row_bytes, end * self.row_bytes)
 
     def grow(self, rows: int) -> None:
         """Have so many rows. Raises BufferError, and stays as it is, where somebody keeps its
@@ -77,14 +78,17 @@ class Column:
             self.numbers[first:end] = 0
             return
         self._memory.madvise(mmap.MADV_DONTNEED, page, pages)
-        numbers = np.frombuffer(self._memory, dtype=np.uint8)
-        numbers[begin:page] = numbers[page + pages : stop] = 0
+        self._bytes(begin, page)[:] = self._bytes(page + pages, stop)[:] = 0
+
+    def _bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
+        return np.frombuffer(self._memory, dtype=np.uint8, count=end - begin, offset=begin)
 
     def _show(self, rows: int) -> None:
         dtype, width = self.kind
-        count = rows * (1 if width is None else width)
-        numbers = np.frombuffer(self._memory, dtype=dtype, count=count)
-        self.numbers = numbers if width is None else numbers.reshape(rows, width)
+        shape = (rows,) if width is None else (rows, width)
+        self.numbers = np.frombuffer(self._memory, dtype=dtype, count=math.prod(shape)).reshape(
+            shape
+        )
 
 
 def _views(memory: mmap.mmap) -> int:
