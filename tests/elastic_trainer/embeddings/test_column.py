@@ -34,7 +34,7 @@ def test_a_column_waits_for_whoever_only_looks_at_it() -> None:
 def test_an_error_that_is_kept_while_a_column_is_made_keeps_none_of_its_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As of an object that is collected just then: its traceback has the frame that was running."""
+    """The error of an object that is collected just then has the frame that was running."""
     kept: list[object] = []
     frames: set[str] = set()
     monkeypatch.setattr(sys, "unraisablehook", lambda error: kept.append(error.exc_value))
