@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.link.message import StopAt
 from elastic_trainer.loop.loop import ElasticLoop
+from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.storage import Storage
 from torch.utils.data import TensorDataset
 
@@ -301,3 +303,19 @@ def test_ranks_that_train_other_parameters_are_refused_in_words(tmp_path: Path) 
         log = (tmp_path / f"agent-{index}.log").read_text()
         assert "rank 1 trains 1 parameters, rank 0 2" in log, log
         assert "bias" in log and "expected requires_grad as the script first set it" in log, log
+
+
+def test_ranks_that_have_all_there_is_wait_for_no_word_at_a_fence(tmp_path: Path) -> None:
+    net = torch.nn.Linear(2, 1)
+    data = ElasticDataset(TensorDataset(torch.ones(8, 2)), batch_size=2, epochs=1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    loop = ElasticLoop(tmp_path, model=net, optimizer=optimizer, data=data)
+    loop._member.group = ProcessGroup(0, 2)  # the other never comes
+    loop.link.told = told = StopAt(fence=1, step=0, leaving=False, commit=False)
+    loop._hand_over()
+    assert loop._handed_over and loop._agreed is told
+    assert loop._commit_at_fence()
+    loop._agreed = StopAt(fence=2, step=0, leaving=True, commit=True)
+    committed: list[bool] = []
+    loop.checkpointer.commit = lambda *, stored: committed.append(stored)  # type: ignore[method-assign]
+    assert loop._commit_at_fence() and committed == [True]

@@ -4,20 +4,21 @@ A rank hands each piece on as it comes; ranks of one node share the memory that 
 receives into. What travels, from rank to rank:
 
     turn      that the giver has begun, where control messages have a group of their own
-    head      bytes of the skeleton, bytes of the tensors, how many spans follow
+    frame     of FRAME bytes: bytes of the skeleton, bytes of the tensors, how many bounds of spans;
+              and if there is room in it for all that follows, that too, with the spans' bytes
     skeleton  see blob.py
-    spans     where each begins and ends
+    bounds    where each span begins and ends
     pieces    the spans' bytes
 
-To a mate: turn, head, skeleton, and where the memory is. It answers whether it could map it, and is
-told once all pieces are there; one that couldn't gets spans and pieces instead.
+To a mate: turn, frame, skeleton, and where the memory is. It answers whether it could map it, and
+is told once all pieces are there; one that couldn't gets bounds and pieces instead.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,10 @@ LARGEST = 1 << 26
 """Bytes of one span."""
 PIECE = 1 << 20
 """Bytes of one message. The last of n nodes is n - 1 of them behind the first."""
+FRAME = 1 << 18
+"""Bytes of the first message. gloo asks for each one before it is sent, and on busy machines each
+such way there and back takes milliseconds for which all ranks wait."""
+_SIZES_BYTES = 3 * 8
 
 
 class _Head(NamedTuple):
@@ -40,6 +45,16 @@ class _Head(NamedTuple):
     """Bytes of the tensors' part."""
     spans: torch.Tensor
     """Beginning and end of each, by turns."""
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return len(self.skeleton), self.size, len(self.spans)
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the first message has room for all there is."""
+        length, size, bounds = self.sizes
+        return _SIZES_BYTES + length + 8 * bounds + size <= FRAME
 
     def cut(self, tensors: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield each message's place in the tensors' part."""
@@ -79,6 +94,10 @@ def give(
 
     def run() -> None:
         messages.tell_turn(following)
+        if head.fits:
+            messages.send(_frame(head, _contents(blob, spans)), following)
+            messages.flush()
+            return
         _send_head(messages, head, following)
         messages.send(head.spans, following)
         for content in _contents(blob, spans):
@@ -122,7 +141,15 @@ def _pass_on(messages: Messages, relay: Relay) -> tuple[torch.Tensor, torch.Tens
     messages.take_turn(source)
     if following is not None:
         messages.tell_turn(following)
-    head = _take_head(messages, source)
+    frame = messages.take(torch.empty(FRAME, dtype=torch.uint8), source)
+    if (whole := _read_frame(frame)) is not None:
+        for mate in mates:
+            messages.tell_turn(mate)
+        for rank in mates if following is None else (following, *mates):
+            messages.send(frame, rank)
+        messages.flush()
+        return whole
+    head = _take_head(messages, frame, source)
     messages.take(head.spans, source)
     if following is not None:
         _send_head(messages, head, following)
@@ -155,7 +182,10 @@ def _pass_on(messages: Messages, relay: Relay) -> tuple[torch.Tensor, torch.Tens
 def _take_shared(messages: Messages, source: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Take a state by mapping the memory that another rank of this node receives it into."""
     messages.take_turn(source)
-    head = _take_head(messages, source)
+    frame = messages.take(torch.empty(FRAME, dtype=torch.uint8), source)
+    if (whole := _read_frame(frame)) is not None:
+        return whole
+    head = _take_head(messages, frame, source)
     place = messages.take(torch.empty(4, dtype=torch.int64), source).tolist()
     tensors = _map_shared(head.size, *place)
     messages.send(torch.tensor([tensors is not None], dtype=torch.uint8), source)
@@ -176,15 +206,47 @@ _NOWHERE = (0, -1, 0, 0)
 """In place of where the memory is: it can't be shared."""
 
 
+def _frame(head: _Head, contents: Iterable[torch.Tensor] = ()) -> torch.Tensor:
+    """Return the first message.
+
+    Args:
+        contents: of the spans, used where all fits; else it has sizes alone.
+    """
+    parts = [torch.tensor(head.sizes).view(torch.uint8)]
+    if head.fits:
+        parts += [head.skeleton, head.spans.view(torch.uint8), *(one.cpu() for one in contents)]
+    frame = torch.zeros(FRAME, dtype=torch.uint8)
+    torch.cat(parts, out=frame[: sum(len(one) for one in parts)])
+    return frame
+
+
+def _read_frame(frame: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return skeleton and tensors' part, where the first message has both."""
+    length, size, bounds = frame[:_SIZES_BYTES].view(torch.int64).tolist()
+    head = _Head(
+        frame[_SIZES_BYTES : _SIZES_BYTES + length], size, torch.empty(bounds, dtype=torch.int64)
+    )
+    if not head.fits:
+        return None
+    at = _SIZES_BYTES + length
+    # A copy begins at a multiple of any dtype's size.
+    spans = frame[at : at + 8 * bounds].clone().view(torch.int64).tolist()
+    at += 8 * bounds
+    tensors = torch.empty(size, dtype=torch.uint8)
+    for begin, end in zip(spans[::2], spans[1::2], strict=True):
+        tensors[begin:end].copy_(frame[at : at + end - begin])
+        at += end - begin
+    return head.skeleton, tensors
+
+
 def _send_head(messages: Messages, head: _Head, rank: int) -> None:
-    sizes = [len(head.skeleton), head.size, len(head.spans)]
-    messages.send(torch.tensor(sizes), rank)
+    messages.send(_frame(head), rank)
     messages.send(head.skeleton, rank)
 
 
-def _take_head(messages: Messages, rank: int) -> _Head:
-    """Take a head; its spans are yet to come."""
-    length, size, bounds = messages.take(torch.empty(3, dtype=torch.int64), rank).tolist()
+def _take_head(messages: Messages, frame: torch.Tensor, rank: int) -> _Head:
+    """Take a head whose first message came; its spans are yet to come."""
+    length, size, bounds = frame[:_SIZES_BYTES].view(torch.int64).tolist()
     skeleton = messages.take(torch.empty(length, dtype=torch.uint8), rank)
     return _Head(skeleton, size, torch.empty(bounds, dtype=torch.int64))
 

@@ -206,7 +206,8 @@ class ElasticLoop:
         self._stopping = False
         """The loop is to end after this step, by `stop`."""
         self._agreed: StopAt
-        """At a fence, the stop that all ranks have heard of last, as this one was told it."""
+        """At a fence, the stop that all ranks have heard of last, as this one was told it; of a
+        replicated model the one that this rank has."""
         self._leaving: list[bool] = []
         """By rank, who leaves there."""
         self._handed_over = False
@@ -538,7 +539,7 @@ class ElasticLoop:
             if not self._attempt(commit):
                 return False
             checkpointer.stand()
-        elif all(self._leaving):
+        elif self._agreed.commit:
             return self._attempt(partial(checkpointer.commit, stored=True))
         return True
 
@@ -548,7 +549,15 @@ class ElasticLoop:
 
     def _hand_over(self) -> None:
         """Agree with all ranks on who leaves, as some may hear of another one before others do, and
-        give parts of theirs to those who stay."""
+        give parts of theirs to those who stay.
+
+        Where each rank has all there is, no word of the others is waited for: ranks do something
+        together only where all leave, of which the last stop tells each of them.
+        """
+        if self._make is None and not self._split:
+            assert self.link.told is not None
+            self._agreed, self._handed_over = self.link.told, True
+            return
         said: list[StopAt] = []
         while len({one.fence for one in said}) != 1:
             told = self.link.told
