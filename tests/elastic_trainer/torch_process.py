@@ -14,6 +14,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
@@ -42,6 +43,8 @@ class TorchProcess:
         self.stdin: IO[str] = os.fdopen(stdin, "w")
         self.stdout: IO[str] = os.fdopen(stdout)
         self._errors = os.fdopen(os.memfd_create("stderr"), "w+")
+        for one in (self.stdout, self._errors):
+            weakref.finalize(self, one.close)
         variables = dict(os.environ if environment is None else environment)
         with open(output, "w") as log:
             self._process = nursery.shared().start(
