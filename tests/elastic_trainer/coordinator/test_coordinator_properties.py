@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from elastic_trainer.coordinator.agents import Agents
+from elastic_trainer.coordinator.leavers import wait_until
 from elastic_trainer.coordinator.model import (
     Checking,
     Condemned,
@@ -19,6 +20,7 @@ from elastic_trainer.coordinator.model import (
 )
 from elastic_trainer.coordinator.state import step
 from elastic_trainer.coordinator.transitions import TRANSITIONS
+from elastic_trainer.metrics.table_load import TableLoad, encoded
 from elastic_trainer.protocol.message import (
     AgentMessage,
     Completed,
@@ -39,6 +41,7 @@ from elastic_trainer.protocol.message import (
     Round,
     RoundOver,
     Standby,
+    Tables,
     WorkersFailed,
     WorkersSucceeded,
 )
@@ -59,6 +62,8 @@ def _reachable() -> set[tuple[Phase, Phase]]:
 
 
 POSSIBLE = _reachable()
+
+TABLES = Tables((encoded({"items": TableLoad(rows=7)}),))
 
 STARTED = object()
 """In an agent's inbox: its workers, started anew after a failure, ask for a round."""
@@ -158,9 +163,12 @@ def bounded(low: int, more: int, unit: int) -> Settings:
 class AnyOrder(RuleBasedStateMachine):
     """Joins, crashes, leaves, losses, new ranges and coordinator restarts in any order."""
 
-    @initialize(low=st.integers(1, 3), more=st.integers(0, 3), unit=st.integers(1, 2))
-    def start(self, low: int, more: int, unit: int) -> None:
+    @initialize(
+        low=st.integers(1, 3), more=st.integers(0, 3), unit=st.integers(1, 2), tables=st.booleans()
+    )
+    def start(self, low: int, more: int, unit: int, tables: bool) -> None:
         self.settings = bounded(low, more, unit)
+        self.tables = TABLES if tables else Tables(())
         self.now = 0.0
         self.agents: dict[str, FakeAgent] = {}
         self.count = 0
@@ -231,6 +239,8 @@ class AnyOrder(RuleBasedStateMachine):
     def read(self, agent: FakeAgent) -> None:
         for message in agent.read():
             self.feed(Received(agent.name, message))
+            if isinstance(message, Linked):
+                self.feed(Received(agent.name, self.tables))
         if agent.round is not None:
             self.known[agent.round.round] = agent.round
 
@@ -369,6 +379,16 @@ class AnyOrder(RuleBasedStateMachine):
             assert agent in agents.on(agent.node)
         assert agents.counts == anew.counts
         assert agents.retrying() == anew.retrying()
+
+    @invariant()
+    def a_leaver_waits_only_for_the_next_round_and_while_its_grace_has_time_for_it(self) -> None:
+        if not hasattr(self, "state"):
+            return
+        for agent in self.state.agents.values():
+            if agent.gives_rows:
+                assert agent.leaving and not agent.attached
+                assert self.state.phase in (Phase.FORMING, Phase.RESTARTING)
+                assert self.now <= wait_until(agent, 0.0) + 0.2, "a tick later"
 
     @invariant()
     def attached_agents_are_the_rounds_members(self) -> None:

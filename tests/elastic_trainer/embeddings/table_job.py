@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.owner_map import OwnerMap
 from elastic_trainer.embeddings.row_optimizer import Adagrad, Adam
 from elastic_trainer.embeddings.split_tables import SplitTables
+from elastic_trainer.link.message import Place
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop import loop as loop_module
 from elastic_trainer.parameter_server import client
 from elastic_trainer.parameter_server.client import ServedTables
 from elastic_trainer.parameter_server.files import read_saves
@@ -112,13 +116,18 @@ def die_at(point: str, folder: Path) -> None:
             return
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def leave() -> None:
-        """Wait until this process's node was told to leave, and all could hear of it."""
+    def stay_until_told(here: str) -> None:
+        """Wait until a node was told to leave, as the test says."""
         if not (folder / "told").exists():
-            (folder / "has rows").touch()
+            (folder / here).touch()
             while not (folder / "told").exists():
                 time.sleep(0.01)
-            time.sleep(0.5)
+
+    class Link(WorkerLink):
+        def next_place(self, meanwhile: Callable[[], bool] | None = None) -> Place:
+            if point == "between" and self.round and os.environ["RANK"] == "0":
+                stay_until_told("between")
+            return super().next_place(meanwhile)
 
     class Served(ServedState):
         def apply(self) -> None:
@@ -170,13 +179,15 @@ def die_at(point: str, folder: Path) -> None:
             if point == "stayer" and leaves and self._group.rank == 1:
                 die()
             if point == "second leaver" and leaves and self._group.rank == 1:
-                leave()
+                stay_until_told("has rows")
+                time.sleep(0.5)  # all could hear of it
 
         def _at_point(self, here: str, step: int) -> None:
             if here == point and step >= 10 and self._group.rank == 1:
                 die()
 
     ElasticEmbedding.make_split_state = Dying
+    loop_module.WorkerLink = Link  # type: ignore[misc]
 
 
 if __name__ == "__main__":

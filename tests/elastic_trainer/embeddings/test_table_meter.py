@@ -16,7 +16,10 @@ from elastic_trainer.metrics.table_load import TableLoad, decoded, encoded, skew
 def test_a_rank_tells_each_window_what_it_holds_and_which_ids_are_hot() -> None:
     module = ElasticEmbedding("items", 2, optimizer=SGD(), evict_idle=3, evict_every=1)
     tables = SplitTables([module])
-    assert tables.loads(5.0) is None
+    first = (tables.loads(5.0) or {})["items"]
+    assert (first.rows, first.updated_per_second) == (0, 0.0), (
+        "so all know at once who holds tables"
+    )
     for step in range(2 * SAMPLED):
         module(torch.tensor([[7, 7, 7, 100 + step]])).sum().backward()
         tables.step()

@@ -185,8 +185,7 @@ def test_who_is_killed_while_a_leaver_gives_its_buckets_costs_no_exactness(
     job.stepping(2, after_round=told["round"])
     (job.folder / "enough").touch()
     assert [job.wait(index) for index in range(2)] == [0, 0], job.logs()
-    # Who leaves doesn't wait for another round, so with one that stays two are lost.
-    assert point == "stayer" or not went_back(job)
+    assert not went_back(job), "who leaves takes part in another round before it goes"
     assert_undisturbed(job, tmp_path / "undisturbed")
 
 
@@ -204,6 +203,25 @@ def test_who_begins_to_leave_while_it_gets_a_leavers_rows_takes_none_along(
     job.stepping(1, after_round=told["round"])
     (job.folder / "enough").touch()
     assert job.wait(0) == 0, job.logs()
+    assert not went_back(job)
+    assert_undisturbed(job, tmp_path / "undisturbed")
+
+
+def test_who_begins_to_leave_between_two_rounds_takes_no_rows_along(
+    job: Job, tmp_path: Path
+) -> None:
+    environment = {"DIE_AT": "between", **PATIENT}
+    job.start(0, 1, 2, environment=environment)
+    job.stepping(3)
+    job.start(3, environment=environment)
+    told = job.until("the others wait for one", lambda told: (job.folder / "between").exists())
+    job.agents[2].send_signal(signal.SIGTERM)
+    job.until("it leaves", lambda told: 2 in told["leaving"] or job.agents[2].poll() is not None)
+    (job.folder / "told").touch()
+    assert job.wait(2) == 0, job.logs()
+    job.stepping(3, after_round=told["round"])
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in (0, 1, 3)] == [0, 0, 0], job.logs()
     assert not went_back(job)
     assert_undisturbed(job, tmp_path / "undisturbed")
 

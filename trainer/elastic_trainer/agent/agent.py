@@ -194,8 +194,11 @@ class Agent:
         return self._workers.address
 
     @property
-    def in_round(self) -> bool:
-        return self._current is not None
+    def leaves_by_a_round(self) -> bool:
+        """Return whether a leave is the coordinator's to decide: its workers are in a round, or
+        wait for one in process with rows of tables that nobody else may have."""
+        waits = self._joining is not None and self._joining[1] is None
+        return self._current is not None or (waits and bool(self._workers.tables()))
 
     def is_ending(self) -> bool:
         """Tells whether this process is to end, or has no coordinator to wait for."""
@@ -384,6 +387,8 @@ class Agent:
         if self._closing:
             yield Goodbye()
             return
+        if (tables := self._workers.told_tables).loads:
+            yield tables  # before it asks: a leaver that has rows may wait for a round
         if self._joining is not None:
             if self._place.unheard_seconds(time.monotonic()) > 0.0:
                 self._ask_for_round()
@@ -527,8 +532,8 @@ class Agent:
             self._stream.tell(WorkersFailed(begun.round))  # nobody here to start workers
             return
         future = self._joining[1]
+        self._current = begun  # first: SIGTERM may come between the two
         self._joining = None
-        self._current = begun
         processes = max(1, self.identity.processes)
         self._metrics.begun(begun.round, len(begun.members) * processes)
         if (rank := begun.rank_of(self.identity.agent)) is not None:
@@ -556,8 +561,8 @@ class Agent:
 
     def _join_again(self) -> None:
         """All workers wait in process."""
-        self._current = None
         self._joining = (Join(self._serve_store(), live=True), None)
+        self._current = None
         self._stream.tell(self._joining[0])
         self._dismiss_if_complete()
 

@@ -406,8 +406,12 @@ class WorkerServer:
             worker.tables = table_load.decoded(said.loads)
         except ValueError as error:
             raise MessageError(f"Tables.loads: {error}") from None
-        loads = [table_load.encoded(one) for one in self.tables().values()]
-        self._tell(Tables(tuple(loads)))
+        self._tell(self.told_tables)
+
+    @property
+    def told_tables(self) -> Tables:
+        """Return what workers have told of embedding tables, for the coordinator."""
+        return Tables(tuple(table_load.encoded(one) for one in self.tables().values()))
 
     def tables(self) -> dict[int, dict[str, TableLoad]]:
         """Return what workers hold of embedding tables, by local rank and name."""

@@ -63,6 +63,8 @@ class Agent:
     leaving_since: float | None = None
     leave_by: float = 0.0
     """If leaving: when it has to be gone."""
+    gives_rows: bool = False
+    """Leaving, and in no round, it waits for one, to give its rows of tables to others there."""
     step_seconds: float = 0.0
     """A long one of its workers' recent steps, see agent/step_times.py; 0: not known."""
     reached: Reached | None = None
@@ -94,9 +96,14 @@ class Agent:
         return self.leaving_since is not None
 
     @property
+    def leaves_now(self) -> bool:
+        """It takes part in no further round."""
+        return self.leaving_since is not None and not self.gives_rows
+
+    @property
     def waiting(self) -> bool:
         """It may take part in the next round."""
-        return self.joined_at is not None and not self.standby and self.leaving_since is None
+        return self.joined_at is not None and not self.standby and not self.leaves_now
 
     @property
     def order(self) -> tuple[int, str]:
@@ -116,6 +123,8 @@ class Trait(Enum):
     LIVE = "asks for a round with workers that run"
     STANDBY = "told to start its workers outside any round"
     AWAITED = "expected, and does not wait yet"
+    GIVES_ROWS = "leaving, and waits for a round to give its rows to others"
+    TABLES = "its workers have told of tables"
     HELD = "attached, with this newest step in its workers' memory"
     TAKEN = "has taken this round"
     WORKERS = "with so many workers"
@@ -146,8 +155,12 @@ def _traits(agent: Agent) -> tuple[_Counted, ...]:
         found.append(Trait.LIVE)
     if agent.standby:
         found.append(Trait.STANDBY)
-    if agent.expected and not agent.leaving and (agent.joined_at is None or agent.standby):
+    if agent.expected and not agent.leaves_now and (agent.joined_at is None or agent.standby):
         found.append(Trait.AWAITED)
+    if agent.gives_rows:
+        found.append(Trait.GIVES_ROWS)
+    if agent.tables:
+        found.append(Trait.TABLES)
     return tuple(found)
 
 

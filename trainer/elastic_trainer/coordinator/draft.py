@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from elastic_trainer.coordinator.agents import Agent, Trait
+from elastic_trainer.coordinator.leavers import may_give_rows
 from elastic_trainer.coordinator.model import Effect, Phase, RoundRecord, Send, State
 from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.protocol.message import (
@@ -100,11 +101,12 @@ class Draft:
         """No further round: all are to end with an error."""
         members = self.state.round.members if self.state.round is not None else ()
         rejected = frozenset(self.state.agents) | {member.agent for member in members}
-        self.end_round(reason)
+        self.end_round(reason, last=True)
         dismissed = Dismissed(reason, failed=True)
         for agent in self.state.agents.values():
             self.send(agent.agent, dismissed)
-        self.put_all(replace(agent, joined_at=None) for agent in self.state.agents.values())
+        everybody = self.state.agents.values()
+        self.put_all(replace(agent, joined_at=None, gives_rows=False) for agent in everybody)
         self.state = replace(
             self.state,
             phase=Phase.FAILED,
@@ -146,11 +148,18 @@ class Draft:
             reason="a new attempt",
         )
 
-    def end_round(self, reason: str, failed: str | None = None) -> None:
-        """Members' workers restart or wait in process; leavers are let go.
+    def let_go(self, agent: Agent, reason: str) -> None:
+        """A leaver of no round goes."""
+        self.put(replace(agent, joined_at=None, gives_rows=False))
+        self.send(agent.agent, Dismissed(reason))
+
+    def end_round(self, reason: str, failed: str | None = None, *, last: bool = False) -> None:
+        """Members' workers restart or wait in process; leavers are let go, but for those that have
+        rows to give to others in the next round (leavers.py).
 
         Args:
             failed: the agent whose workers are gone.
+            last: there is no next round.
         """
         state = self.state
         if state.round is None or state.phase in (
@@ -165,15 +174,22 @@ class Draft:
         recovering = all(linked) if linked else state.recovering
         if any(agent.finished for agent in attached):
             recovering = False  # out of the loop, they can only be started again: all together
-        stayers = set()
+        there = state.fence.fenced if state.fence is not None else frozenset()  # all given away
+        stayers = {agent.agent for agent in attached if not agent.leaving}
+        givers = {
+            agent.agent
+            for agent in attached
+            if recovering and not last and agent.agent != failed and agent.agent not in there
+            if may_give_rows(state, agent, self.now)
+        }
+        stayers |= givers
         dismissed, over = Dismissed(reason), RoundOver(state.round.round, reason)
         for agent in attached:
-            self.send(agent.agent, dismissed if agent.leaving else over)
-            if not agent.leaving:
-                stayers.add(agent.agent)
+            self.send(agent.agent, over if agent.agent in stayers else dismissed)
         self.put_all(
             replace(
                 agent,
+                gives_rows=agent.agent in givers,
                 attached=False,
                 linked=False,
                 finished=False,

@@ -15,6 +15,7 @@ from elastic_trainer.coordinator.exclusion import lift
 from elastic_trainer.coordinator.feeders import feeders, standby
 from elastic_trainer.coordinator.hang_check import end_if_hung
 from elastic_trainer.coordinator.joining import patience, start_up
+from elastic_trainer.coordinator.leavers import holds_rows, precedence, to_let_go
 from elastic_trainer.coordinator.model import LONG_STEP, Fence, Phase, RoundRecord, State
 from elastic_trainer.coordinator.persistent_map import PersistentMap
 from elastic_trainer.coordinator.recheck import awaits_check
@@ -62,6 +63,8 @@ def settle(draft: Draft) -> None:
 
 
 def _settle_forming(draft: Draft) -> None:
+    for agent in to_let_go(draft.state, draft.now):
+        draft.let_go(agent, "leaving; there was no round in time to give its rows to others")
     _prewarm(draft)
     state, now = draft.state, draft.now
     size = state.settings.size(draft.count_ready())
@@ -98,11 +101,10 @@ def _settle_forming(draft: Draft) -> None:
 
 
 def _choose(state: State, agents: list[Agent], size: int) -> list[Agent]:
-    """Return so many of these agents, in their order: the first ones, but for places that were
-    promised at a fence, as memory there holds what storage may not have."""
-    rest = [agent for agent in agents if agent.agent not in state.promised]
-    promised = [agent for agent in agents if agent.agent in state.promised]
-    return sorted([*promised, *rest][:size], key=lambda agent: agent.order)
+    """Return so many of these agents, in their order: the first ones, but for those that hold what
+    others lack."""
+    first = sorted(agents, key=precedence(state))
+    return sorted(first[:size], key=lambda agent: agent.order)
 
 
 def _fewest_back(state: State) -> int:
@@ -254,6 +256,7 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
             live=False,
             standby=False,
             expected=False,
+            gives_rows=False,
             attached=True,
             linked=False,
             finished=False,
@@ -290,6 +293,9 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         watch=state.watch.begun(now),
         rounds=(*state.rounds, record)[-KEPT_ROUNDS:],
     )
+    if draft.state.agents.count(Trait.GIVES_ROWS):
+        for agent in [one for one in draft.state.agents.values() if one.gives_rows]:
+            draft.let_go(agent, "leaving; the round has no place for it")
 
 
 def _give_shares(draft: Draft, chosen: list[Agent]) -> None:
@@ -374,9 +380,18 @@ def _settle_running(draft: Draft) -> None:
         for agent in draft.attached():
             draft.send(agent.agent, ask)
         return
-    impatient = any(now >= (a.leaving_since or 0) + settings.unlinked_leave for a in leavers)
-    if impatient or _may_restart_unlinked(draft, members, joiners):
+    if any(
+        now >= _waits_unlinked_until(state, agent) for agent in leavers
+    ) or _may_restart_unlinked(draft, members, joiners):
         draft.end_round(reason)
+
+
+def _waits_unlinked_until(state: State, leaver: Agent) -> float:
+    """Return until when a leaver waits for a round to link, which has a fence only then: one that
+    has rows to give away as long as it may."""
+    if leaver.recovers and holds_rows(state, leaver):
+        return leaver.leave_by
+    return (leaver.leaving_since or 0.0) + state.settings.unlinked_leave
 
 
 def _end_if_places_stay_empty(draft: Draft) -> bool:

@@ -12,6 +12,7 @@ from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.failure_policy import Fail, decide
 from elastic_trainer.coordinator.feeders import tell_newcomers
 from elastic_trainer.coordinator.figures import hear_figures
+from elastic_trainer.coordinator.leavers import waits_for_round
 from elastic_trainer.coordinator.load import hear_load
 from elastic_trainer.coordinator.model import (
     Checking,
@@ -287,19 +288,20 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
     member = state.round is not None and state.round.rank_of(agent.agent) is not None
     if member and (agent.attached or state.phase is Phase.ADOPTING):
         draft.end_round(f"workers of worker {agent.pod_index} failed", failed=agent.agent)
-    agent = draft.state.agents[agent.agent]
-    if agent.leaving:
-        draft.send(agent.agent, Dismissed("leaving"))
-        return
-    draft.put(
-        replace(
-            agent,
-            joined_at=draft.now,
-            store_port=message.store_port,
-            live=message.live,
-            standby=False,
-        )
+    went = agent.attached
+    agent = replace(
+        draft.state.agents[agent.agent],
+        joined_at=draft.now,
+        store_port=message.store_port,
+        live=message.live,
+        standby=False,
     )
+    if agent.leaving:
+        if went or not waits_for_round(draft.state, agent, draft.now):
+            draft.let_go(agent, "leaving")
+            return
+        agent = replace(agent, gives_rows=True)
+    draft.put(agent)
 
 
 def _linked(draft: Draft, agent: Agent, message: Linked) -> None:
@@ -448,9 +450,12 @@ def _leave(draft: Draft, agent: Agent, message: Leave) -> None:
     if not agent.leaving:
         leave_by = _leave_by(draft.state, message.grace_seconds, draft.now)
         agent = replace(agent, leaving_since=draft.now, leave_by=leave_by)
-    draft.put(replace(agent, joined_at=None))
-    if not agent.attached:
-        draft.send(agent.agent, Dismissed("leaving; its workers are in no round"))
+    if agent.attached:
+        draft.put(replace(agent, joined_at=None))
+    elif waits_for_round(draft.state, agent, draft.now):
+        draft.put(replace(agent, gives_rows=True))
+    else:
+        draft.let_go(agent, "leaving; its workers are in no round")
 
 
 def _finished(draft: Draft, agent: Agent, message: Finished) -> None:

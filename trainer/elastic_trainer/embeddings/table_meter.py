@@ -36,14 +36,13 @@ class TableMeter:
             samples.add(update.ids, update.seen)
 
     def loads(self, now: float) -> dict[str, TableLoad] | None:
-        """Return the tables' loads by name, once a window; None in between.
+        """Return the tables' loads by name, at first and once a window; None in between.
 
         Args:
             now: seconds of a clock that goes on.
         """
-        if self._since is None:
-            self._since = now
-        seconds = now - self._since
+        first = self._since is None
+        seconds = WINDOW_SECONDS if self._since is None else now - self._since
         if seconds < WINDOW_SECONDS:
             return None
         self._since = now
@@ -51,13 +50,14 @@ class TableMeter:
         for number, table in enumerate(self._tables):
             counters, samples = table.counters, self._samples[number]
             ids, shares = samples.hot(HOT_IDS)
+            updated = counters.updated - self._updated[number]
             found[table.settings.name] = TableLoad(
                 rows=len(table),
                 bytes=table.nbytes,
                 admitted=counters.admitted,
                 evicted=counters.evicted,
                 updated=counters.updated,
-                updated_per_second=(counters.updated - self._updated[number]) / seconds,
+                updated_per_second=0.0 if first else updated / seconds,
                 hot_ids=ids,
                 hot_share=shares,
             )

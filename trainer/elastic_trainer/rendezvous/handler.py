@@ -158,7 +158,7 @@ class ElasticHandler(RendezvousHandler):
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         if self._agent.exit_code is None:
-            if self._agent.in_round:
+            if self._agent.leaves_by_a_round:
                 self._agent.leave()
                 return
             self._agent.exit_code = 0

@@ -1,0 +1,354 @@
+"""Leavers that hold rows of tables give them to others first, whenever they begin to leave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from elastic_trainer.coordinator.agents import Agent
+from elastic_trainer.coordinator.leavers import GIVE_SECONDS, wait_until
+from elastic_trainer.coordinator.model import Lost, Phase, Received, Settings, State, Tick
+from elastic_trainer.coordinator.state import step
+from elastic_trainer.protocol.message import (
+    Dismissed,
+    FenceAsk,
+    Fenced,
+    FenceReply,
+    FenceStop,
+    Heartbeat,
+    Hello,
+    Join,
+    Leave,
+    Linked,
+    Progress,
+    RoundOver,
+    WorkersFailed,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.elastic_trainer.coordinator.test_coordinator_properties import TABLES, FakeAgent
+from tests.elastic_trainer.coordinator.world import Job
+from tests.examples import examples
+
+
+class TableJob(Job):
+    """A job whose workers go from round to round in process, and hold tables."""
+
+    def linking(self, *indexes: int) -> None:
+        assert self.state.round is not None
+        for index in indexes:
+            self.say(f"a{index}", Linked(self.state.round.round, recovers=True), TABLES)
+
+    def training(self, *indexes: int) -> TableJob:
+        self.running(*indexes)
+        self.linking(*indexes)
+        return self
+
+    def back(self, *indexes: int) -> None:
+        """Their workers are out of the round that is over."""
+        for index in indexes:
+            self.say(f"a{index}", Join(5000 + index, live=True))
+
+    def fence(self, *indexes: int) -> None:
+        """They come to the fence that they are asked for, and stand there."""
+        fence = self.last(f"a{indexes[0]}", FenceAsk).fence
+        for index in indexes:
+            self.say(f"a{index}", FenceReply(fence, 3))
+        for index in indexes:
+            self.say(f"a{index}", Fenced(self.last(f"a{index}", FenceStop).fence, 4))
+
+    def between(self, *indexes: int) -> TableJob:
+        """A newcomer's fence has just been reached."""
+        self.training(*indexes)
+        self.join(9)
+        self.back(9)
+        self.pass_time(0.4)
+        self.fence(*indexes)
+        assert self.state.phase is Phase.RESTARTING
+        return self
+
+    def dismissed(self, index: int) -> bool:
+        return any(isinstance(one, Dismissed) for one in self.heard.get(f"a{index}", []))
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_who_begins_to_leave_between_rounds_gives_its_rows_at_the_next_ones_first_fence(
+    waits: bool,
+) -> None:
+    job = TableJob(min_nodes=1, max_nodes=6).between(0, 1, 2)
+    if waits:
+        job.back(2)
+    job.say("a2", Leave())
+    assert not job.dismissed(2)
+    job.back(0, 1)
+    if not waits:
+        assert job.state.phase is Phase.RESTARTING, "its rows are waited for"
+        job.back(2)
+    assert job.members() == ["a0", "a1", "a2", "a9"]
+    job.linking(0, 1, 2, 9)
+    assert job.last("a2", FenceAsk).round == job.state.last_round
+    job.fence(0, 1, 2, 9)
+    assert job.last("a2", FenceStop).leaving and job.dismissed(2)
+    job.back(0, 1, 9)
+    assert job.members() == ["a0", "a1", "a9"]
+
+
+def test_a_leaver_whose_round_breaks_by_anothers_loss_takes_part_in_the_next_one() -> None:
+    for told in (False, True):
+        job = TableJob(min_nodes=1, max_nodes=4).training(0, 1, 2)
+        job.say("a2", Leave())
+        if told:
+            fence = job.last("a2", FenceAsk).fence
+            for agent in ("a0", "a1", "a2"):
+                job.say(agent, FenceReply(fence, 3))
+        job.say("a1", WorkersFailed(1))
+        assert not job.dismissed(2) and job.last("a2", RoundOver).round == 1
+        job.back(0)
+        assert job.state.phase is Phase.RESTARTING
+        job.back(2)
+        assert job.members() == ["a0", "a2"], "who failed is not waited for"
+        job.linking(0, 2)
+        job.fence(0, 2)
+        assert job.dismissed(2)
+
+
+def test_a_leaver_that_stands_at_the_fence_as_its_round_breaks_has_given_all_away() -> None:
+    job = TableJob(min_nodes=1, max_nodes=4).training(0, 1, 2)
+    job.say("a2", Leave())
+    fence = job.last("a2", FenceAsk).fence
+    for agent in ("a0", "a1", "a2"):
+        job.say(agent, FenceReply(fence, 3))
+    job.say("a2", Fenced(fence, 4))
+    job.say("a1", WorkersFailed(1))
+    assert job.dismissed(2)
+
+
+def test_a_leaver_waits_for_no_round_that_has_nothing_of_it() -> None:
+    without = Job(min_nodes=1, max_nodes=4).running(0, 1, 2)
+    without.say("a0", WorkersFailed(1))
+    without.say("a2", Leave())
+    without.last("a2", Dismissed)  # no tables were told of
+
+    job = TableJob(min_nodes=1, max_nodes=4).between(0, 1)
+    job.say("a9", Leave())  # it was in no round yet
+    assert job.dismissed(9)
+
+    job = TableJob(min_nodes=1, max_nodes=4).training(0, 1, 2)
+    job.say("a2", Leave())
+    job.say("a2", WorkersFailed(1))  # with its rows
+    assert job.dismissed(2)
+
+    job = TableJob(min_nodes=1, max_nodes=4).between(0, 1, 2)
+    job.say("a2", Leave())
+    job.say("a2", Join(5002))  # its workers had to be started anew
+    assert job.dismissed(2)
+    job.back(0, 1)
+    assert job.members() == ["a0", "a1", "a9"]
+
+
+def test_a_leaver_goes_while_its_grace_has_time_for_it() -> None:
+    """A third of it, or ten seconds, are kept for the round in which it gives its rows."""
+    for grace, until in ((30.0, 16.65), (600.0, 585.0), (12.0, 6.0)):
+        job = TableJob(min_nodes=1, max_nodes=4).between(0, 1, 2)
+        job.state = replace(job.state, restart_deadline=10_000.0)
+        job.say("a2", Leave(grace))
+        job.back(1, 2)  # worker 0 isn't out of its round
+        job.pass_time(until - 0.1)
+        assert not job.dismissed(2)
+        job.pass_time(0.2)
+        assert job.dismissed(2) and job.state.phase is Phase.RESTARTING
+        job.back(0)
+        assert job.members() == ["a0", "a1", "a9"]
+
+    job = TableJob(min_nodes=1, max_nodes=4).between(0, 1, 2)
+    job.say("a2", Progress(1, 4, 0.0, step_seconds=20.0))
+    job.say("a2", Leave())
+    assert job.dismissed(2), "the next round's first step would take too long"
+
+
+@given(st.floats(0.1, 1e5), st.floats(0.0, 1e4), st.floats(0.0, 1e5))
+def test_time_is_left_of_any_grace_for_a_round_and_a_step(
+    grace: float, step_seconds: float, now: float
+) -> None:
+    margin = min(5.0, grace / 4)
+    agent = Agent("a", 0, "", 0.0, leaving_since=now, leave_by=now + grace - margin)
+    left = agent.leave_by - wait_until(agent, step_seconds)
+    least = min(GIVE_SECONDS, (grace - margin) / 3) + step_seconds
+    assert left == pytest.approx(least, abs=1e-6)
+
+
+def test_a_leaver_waits_for_a_round_that_is_not_linked_yet_to_give_its_rows() -> None:
+    job = TableJob(min_nodes=1, max_nodes=4).between(0, 1, 2)
+    job.back(0, 1, 2)
+    job.linking(0, 1, 9)
+    job.say("a2", Leave())  # it moves its state
+    job.pass_time(10.0)
+    assert job.state.phase is Phase.RUNNING
+    job.linking(2)
+    job.fence(0, 1, 2, 9)
+    assert job.last("a2", FenceStop).leaving and job.dismissed(2)
+
+    job = TableJob(min_nodes=1, max_nodes=4).between(0, 1, 2)
+    job.back(0, 1, 2)
+    job.say("a2", Leave())
+    job.pass_time(24.8)
+    assert job.state.phase is Phase.RUNNING
+    job.pass_time(0.4)
+    assert job.dismissed(2), "Kubernetes kills it after 30 s"
+
+
+def test_leavers_that_nobody_stays_with_make_a_round_that_commits_or_go_at_once() -> None:
+    job = TableJob(min_nodes=2, max_nodes=4).between(0, 1)
+    job.feed(Lost("a9"))
+    job.say("a0", Leave())
+    job.say("a1", Leave())
+    job.back(0, 1)
+    assert job.members() == ["a0", "a1"]
+    job.linking(0, 1)
+    job.fence(0, 1)
+    assert job.last("a0", FenceStop).commit and job.dismissed(0) and job.dismissed(1)
+
+    job = TableJob(min_nodes=2, max_nodes=4).between(0, 1)
+    job.feed(Lost("a9"))
+    job.feed(Lost("a0"))
+    job.say("a1", Leave())
+    assert job.dismissed(1), "one is too few"
+
+
+def test_a_leavers_rows_go_to_one_that_waits_for_others() -> None:
+    job = TableJob(min_nodes=2, max_nodes=4).training(0, 1)
+    job.say("a1", Leave())
+    job.feed(Lost("a0"))
+    assert job.dismissed(1)
+
+    job = TableJob(min_nodes=3, max_nodes=4).training(0, 1, 2)
+    job.say("a2", WorkersFailed(1))
+    job.back(0, 1)
+    job.feed(Lost("a2"))
+    assert job.state.phase is Phase.FORMING
+    job.say("a1", Leave(60.0))
+    job.join(3)
+    job.back(3)
+    assert job.members() == [] and not job.dismissed(1)
+    job.pass_time(1.0)
+    assert job.members() == ["a0", "a1", "a3"]
+
+
+def test_who_holds_rows_has_a_place_before_who_has_none() -> None:
+    job = TableJob(min_nodes=1, max_nodes=4).training(3, 4, 5, 6)
+    job.join(0, 1)
+    job.back(0, 1)
+    job.say("a5", WorkersFailed(1))
+    job.say("a6", Leave())
+    job.back(3, 4, 6)
+    assert job.members() == ["a0", "a3", "a4", "a6"]
+    job.linking(0, 3, 4, 6)
+    job.fence(0, 3, 4, 6)
+    assert job.dismissed(6)
+    job.back(0, 3, 4)
+    assert job.members() == ["a0", "a1", "a3", "a4"]
+
+
+def test_a_leaver_takes_no_place_of_one_that_stays_with_rows() -> None:
+    job = TableJob(min_nodes=2, max_nodes=6, node_unit=2).training(0, 1, 2, 3, 4, 5)
+    job.say("a1", Leave())
+    job.say("a5", WorkersFailed(1))
+    job.back(0, 1, 2, 3, 4)
+    assert job.members() == ["a0", "a2", "a3", "a4"]
+    assert job.dismissed(1)
+
+
+def test_a_coordinator_that_was_started_anew_lets_a_leaver_wait_that_has_rows() -> None:
+    for tables in (False, True):
+        job = TableJob(min_nodes=2, max_nodes=4)
+        for index in (0, 1, 2):
+            hello = Hello(f"a{index}", index, f"10.0.0.{index}", last_round=4, leaving=index == 2)
+            job.say(f"a{index}", hello)
+            if tables:
+                job.say(f"a{index}", TABLES)
+        job.back(0, 2)
+        assert job.dismissed(2) is not tables
+        job.back(1)
+        job.pass_time(0.5)
+        assert job.members() == (["a0", "a1", "a2"] if tables else ["a0", "a1"])
+
+
+class Holder(FakeAgent):
+    """An agent whose workers hold tables, and live on unless they fail."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"a{index}", index, recovers=True)
+        self.holds = False
+        """Its workers were in a round, and have not failed since."""
+
+
+@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(0, 2))
+@settings(max_examples=examples(150), deadline=None)
+def test_whenever_it_begins_to_leave_a_holder_of_rows_stands_at_a_fence_first(
+    seed: int, least: int, failures: int
+) -> None:
+    """In any order of what is heard, with newcomers, and workers that fail meanwhile."""
+    draw = Random(seed)
+    world = {f"a{index}": Holder(index) for index in range(draw.randint(least + 1, 6))}
+    state, now = State(settings=Settings(least, 6), started=0.0), 0.0
+
+    def feed(event: Any) -> None:
+        nonlocal state
+        state, effects = step(state, event, now)
+        for effect in effects:
+            agent = world.get(effect.agent)
+            if agent is None:
+                continue
+            if isinstance(message := effect.message, Dismissed):
+                gave = agent.fenced or not agent.holds
+                staying = [one for one in world.values() if not one.leaving]
+                assert gave or len(world) < least or not staying, f"{agent.name} took rows along"
+                del world[agent.name]
+            else:
+                agent.inbox.append(message)
+
+    def read(agent: Holder) -> None:
+        for said in agent.read():
+            agent.holds = agent.holds or isinstance(said, Linked)
+            feed(Received(agent.name, said))
+            if isinstance(said, Linked):
+                feed(Received(agent.name, TABLES))
+
+    for agent in list(world.values()):
+        feed(Received(agent.name, agent.hello()))
+        for said in agent.restart():
+            feed(Received(agent.name, said))
+    begun = False
+    leavers, quiet = draw.randint(1, len(world)), 0
+    for _ in range(4000):
+        ready = [agent for agent in world.values() if agent.inbox]
+        begun = begun or (state.phase is Phase.RUNNING and not ready)
+        chance = draw.random()
+        staying = [agent for agent in world.values() if not agent.leaving and agent.holds]
+        if begun and chance < 0.06 and leavers and staying:
+            leavers -= 1
+            agent = draw.choice(staying)
+            agent.leaving = True
+            feed(Received(agent.name, Leave(600.0)))
+        elif begun and chance < 0.08 and failures and world:
+            agent = draw.choice(list(world.values()))
+            if agent.round is not None:
+                failures -= 1
+                agent.holds = False
+                feed(Received(agent.name, WorkersFailed(agent.round.round)))
+                if agent.name in world:
+                    agent.fail()
+        elif ready and chance < 0.9:
+            read(draw.choice(ready))
+        else:
+            now += 0.05
+            for name in list(world):
+                feed(Received(name, Heartbeat()))
+            feed(Tick())
+            quiet = 0 if ready or any(one.leaving for one in world.values()) else quiet + 1
+            if quiet > 30:
+                break
+    assert not any(agent.leaving for agent in world.values()), "a leaver was forgotten"
