@@ -18,6 +18,7 @@ from elastic_trainer.checkpoint.checkpointer import Checkpointer
 from elastic_trainer.checkpoint.recovery import Available
 from elastic_trainer.data.audit import verify
 from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.link.message import StopAt
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
@@ -92,7 +93,11 @@ class AgentLink(WorkerLink):
         self.noted: list[tuple[str, int]] = []
 
     def boundary(self, step: int, samples: int = 0, waited: float = 0.0) -> Order:
+        self.told = StopAt(1, step, self.order is Order.LEAVE, commit=False)
         return self.order if step == self.at else Order.GO
+
+    def wait_at_fence(self, step: int, fence: int) -> bool:
+        return True
 
     def committed(self, step: int, round_: int = 0, place: str = "", size: int = 0) -> None:
         assert size > 0, "bytes of its files"

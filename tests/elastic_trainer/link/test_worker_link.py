@@ -76,7 +76,6 @@ def test_a_fence_of_a_round_that_is_over_holds_nobody_in_the_next(
     stepping.start()
     stepping.join(PATIENCE)
     assert orders == [Order.GO] * 4
-    assert not worker.commit_wanted
 
 
 def test_a_fence_asked_for_with_the_place_counts(link: tuple[WorkerLink, AgentEnd]) -> None:

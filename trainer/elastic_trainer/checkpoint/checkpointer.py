@@ -380,11 +380,20 @@ class Checkpointer:
         self.data.applied()
         order = self.link.boundary(self.data.steps, self.data.consumed, self.data.waited())
         if order is not Order.GO:
-            self.commit(stored=self.link.commit_wanted, memory_stays=self.link.memory_stays)
+            self._leave_round()
+        self.save_if_due()
+
+    def _leave_round(self) -> NoReturn:
+        """At a fence: commit what nobody would have in the next round, again where others begin to
+        leave before all stand there, and end with the round."""
+        stands = False
+        while not stands:
+            said = self.link.agreed_stop(self._group.gather)
+            told = said[self._group.rank]
+            self.commit(stored=all(one.leaving for one in said), memory_stays=told.memory_stays)
             self.data.close()
-            self.link.fenced(self.data.steps, order)
-        else:
-            self.save_if_due()
+            stands = self.link.wait_at_fence(self.data.steps, told.fence)
+        self.link.fenced(self.data.steps, Order.LEAVE if told.leaving else Order.FENCE)
 
     def before_apply(self) -> None:
         """Once a step's gradients are there, before it changes anything: that comes after the copy

@@ -170,17 +170,6 @@ class WorkerLink:
         }
 
     @property
-    def commit_wanted(self) -> bool:
-        """Return whether, at a fence, nobody stays who would hold the live state."""
-        return self.told is not None and self.told.commit
-
-    @property
-    def memory_stays(self) -> bool:
-        """Return whether, at a fence, what is in this node's memory will be there for the next
-        round."""
-        return self.told is not None and self.told.memory_stays
-
-    @property
     def agent(self) -> bool:
         """True if there is an agent at all."""
         return self._connection is not None
@@ -460,10 +449,24 @@ class WorkerLink:
                 self._changed.wait()
         self.leave()
 
+    def agreed_stop(self, gather: Callable[[StopAt], list[StopAt]]) -> list[StopAt]:
+        """Return by rank the stop that was told last, once all have heard of the same one: some may
+        hear before others do that somebody else begins to leave. On all ranks, at a fence.
+
+        Args:
+            gather: returns, on all ranks, what each gave it.
+        """
+        while True:
+            told = self.told
+            assert told is not None
+            said = gather(told)
+            if len({one.fence for one in said}) == 1:
+                return said
+
     def wait_at_fence(self, step: int, fence: int) -> bool:
-        """Wait until all workers stand at the fence: `fenced` for a worker that recovers in
-        process. Return False where the stop is told anew instead, as somebody else begins to leave:
-        ranks are to agree on that one, too.
+        """Wait until all workers stand at the fence, or the round is over for another reason.
+        Return False where the stop is told anew instead, as somebody else begins to leave: ranks
+        are to agree on that one, too, and commit what it asks for.
 
         Args:
             fence: the number of the stop that all ranks have heard of.

@@ -534,7 +534,7 @@ class ElasticLoop:
         checkpointer = self.checkpointer
         checkpointer.settle()
         if self._make is not None:
-            stays = self.link.memory_stays
+            stays = self._agreed.memory_stays
             commit = partial(checkpointer.commit, stored=all(self._leaving), memory_stays=stays)
             if not self._attempt(commit):
                 return False
@@ -558,12 +558,8 @@ class ElasticLoop:
             assert self.link.told is not None
             self._agreed, self._handed_over = self.link.told, True
             return
-        said: list[StopAt] = []
-        while len({one.fence for one in said}) != 1:
-            told = self.link.told
-            assert told is not None
-            self._agreed = told
-            said = self._member.group.gather(told)
+        said = self.link.agreed_stop(self._member.group.gather)
+        self._agreed = said[self.rank]
         self._leaving = [one.leaving for one in said]
         gone = [one.leaving or one.displaced for one in said]
         if all(gone):  # what is left waits for others, with all there is
