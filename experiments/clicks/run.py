@@ -30,9 +30,11 @@ from elastic_trainer.data.audit import verify
 from elastic_trainer.embeddings.row_optimizer import Adagrad
 from elastic_trainer.parameter_server.__main__ import main as serve
 from elastic_trainer.parameter_server.known_servers import KnownServers
+from elastic_trainer.shards.ranges import Ranges
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from benchmarks.endpoint import free_endpoint
+from experiments.clicks.turns import Turns
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 EXAMPLE: Any = importlib.import_module("clicks")
@@ -79,7 +81,7 @@ class Outcome:
     """Samples that were lost, or are in the ledger twice, by its audit."""
     twice: int
     """Samples that were pushed once more, by somebody else: their worker was killed before the
-    ledger knew, or silent for so long that its lease went back."""
+    ledger knew."""
     seconds: float
 
     @property
@@ -233,7 +235,9 @@ class Run:
                     )
                     loss.backward()
                     owner.send(lease)
-                    owner.recv()
+                    if not owner.recv():  # somebody else has pushed it
+                        tables.forget()
+                        continue
                     tables.step()
                     with self._pushed.get_lock():
                         self._pushed.value += len(which)
@@ -254,13 +258,11 @@ class Run:
             seed=plan.seed,
             audit=self._folder / "audit",
         )
-        turn, curve = Condition(), list[float]()
+        turn, turns, curve = Condition(), Turns(), list[float]()
         scores = torch.zeros(0)
-        under_way = 0
 
-        def may_push() -> bool:
-            until = plan.every * (len(curve) + 1)
-            return len(ledger.consumed) + under_way + plan.batch <= until
+        def may_push(samples: Ranges) -> bool | None:
+            return turns.decide(samples, ledger.consumed, plan.every * (len(curve) + 1))
 
         def pushed(lease: Any) -> None:
             nonlocal scores
@@ -277,22 +279,27 @@ class Run:
                 curve.append(EXAMPLE.auc(scores, clicked))
 
         def attend(worker: Any) -> None:
-            nonlocal under_way
             while True:
                 try:
                     lease = worker.recv()
                 except (EOFError, OSError):
                     return
+                samples = Ranges.of(lease.start, lease.stop)
                 with turn:
-                    turn.wait_for(may_push)
-                    under_way += plan.batch
+                    turn.wait_for(lambda of=samples: may_push(of) is not None)
+                    granted = bool(may_push(samples))
+                    if granted:
+                        turns.begin(samples)
                 try:
-                    worker.send(True)
+                    worker.send(granted)
+                    if not granted:
+                        continue
                     worker.recv()
                 except (EOFError, OSError):  # killed; somebody else gets that lease
                     lease = None
                 with turn:
-                    under_way -= plan.batch
+                    if granted:
+                        turns.end(samples)
                     if lease is not None:
                         pushed(lease)
                     turn.notify_all()

@@ -7,13 +7,18 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
+from elastic_trainer.shards.ranges import Ranges
+from hypothesis import given
+from hypothesis import strategies as st
 
 from experiments.clicks import section
 from experiments.clicks.run import EXAMPLE, Outcome
 from experiments.clicks.section import PLANS, gap, report
+from experiments.clicks.turns import Turns
 from tests.documents import clicks_run
 from tests.elastic_trainer import nursery
 
@@ -94,6 +99,39 @@ def test_a_run_that_has_ended_is_not_repeated(
     assert section.keep(PLANS[0], found) is found
     assert section.found_before(PLANS[0]) == found
     assert section.found_before(replace(PLANS[0], seed=1)) is None
+
+
+@given(st.integers(0, 2**32))
+def test_a_lease_that_was_handed_out_twice_is_pushed_once(seed: int) -> None:
+    """And by another worker, if its own is killed."""
+    draw, turns, consumed, until = Random(seed), Turns(), Ranges(), 16
+    asking = [*range(10), *draw.choices(range(10), k=6)]
+    pushing: list[int] = []
+
+    def samples(lease: int) -> Ranges:
+        return Ranges.of(4 * lease, 4 * lease + 4)
+
+    while asking or pushing:
+        granted = [one for one in asking if turns.decide(samples(one), consumed, until)]
+        if granted and (not pushing or draw.random() < 0.5):
+            one = draw.choice(granted)
+            asking.remove(one)
+            turns.begin(samples(one))
+            pushing.append(one)
+        elif pushing:
+            one = pushing.pop(draw.randrange(len(pushing)))
+            turns.end(samples(one))
+            assert not consumed & samples(one), "trained on twice"
+            if draw.random() < 0.2:  # killed
+                asking.append(one)
+            else:
+                consumed |= samples(one)
+        else:
+            assert len(consumed) == until, "everybody waits"
+            until += 16
+        asking = [one for one in asking if turns.decide(samples(one), consumed, until) is not False]
+        assert len(consumed) + 4 * len(pushing) <= until
+    assert consumed == Ranges.of(0, 40)
 
 
 @pytest.mark.process

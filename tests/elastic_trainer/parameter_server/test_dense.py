@@ -78,6 +78,8 @@ def test_one_worker_ends_as_with_torchs_optimizer_while_servers_come_and_go(
         tables._servers.find_owners()
     train(20)
     assert servers.end(second, signal.SIGTERM) == 0
+    served_net(batch(draw)).sum().backward()
+    tables.forget()  # as if another worker had pushed that lease
     train(20)
     ids = batch(draw)
     torch.testing.assert_close(served_net(ids), own(ids), rtol=0, atol=1e-12)

@@ -135,6 +135,12 @@ class ServedTables:
             updates.append(one.push())
         self.push(updates, self.clock + 1)
 
+    def forget(self) -> None:
+        """Drop the gradients of all forward passes since the last step, as of a lease that another
+        worker has pushed."""
+        for one in self._embeddings:
+            one.forget_batches()
+
     def push(self, updates: Sequence[Update], sequence: int) -> None:
         """Have the servers apply these updates, one for each table, as the step of this number.
 
