@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from volcano_elastic.cluster_state.fact import fact, value
 from volcano_elastic.cluster_state.fit import Dimensions, Shape
-from volcano_elastic.cluster_state.job_state import JobState
 from volcano_elastic.cluster_state.words import amount, plural
-from volcano_elastic.snapshot.snapshot import Gang, Pod
+from volcano_elastic.snapshot.snapshot import Gang, Job, Pod
 
 SCHEDULERS = frozenset({"volcano", "default-scheduler"})
 """Others may place their pods where we foresee nothing."""
@@ -44,7 +43,7 @@ class Kind(NamedTuple):
     own: str | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value
 class Claim:
     """Room that must be kept for a minimum, whose pods may not exist yet, or for a single pod."""
 
@@ -55,7 +54,7 @@ class Claim:
     groups: tuple[Group, ...]
     """Largest first."""
     order: ClaimOrder
-    job: JobState | None = None
+    job: Job | None = None
     workers: int = 0
     """How many of the pods are workers of `job`."""
     runs: bool = False
@@ -68,9 +67,9 @@ class Claim:
     @property
     def unmodelled(self) -> str:
         """Names the needs of its pods that can't be foreseen: nobody shrinks for those."""
-        return "" if self.job is None else self.job.job.unmodelled
+        return "" if self.job is None else self.job.unmodelled
 
-    @property
+    @fact
     def kind(self) -> Kind:
         return Kind(self.queue, self.groups, self.unmodelled, self.priority, self.runs, self.own)
 
@@ -90,21 +89,20 @@ class Claim:
         minimum asks."""
         return None if self.pod is None else self.pod.priority
 
-    @property
+    @fact
     def request(self) -> list[int]:
         """Amounts that all its pods ask for, by dimension."""
         vectors = ([amount * count for amount in shape.vector] for shape, count in self.groups)
         return [sum(column) for column in zip(*vectors, strict=True)]
 
 
-def claim_of(
-    state: JobState, *, workers: int, master: bool, runs: bool, leader_placed: bool
+def job_claim(
+    job: Job, workers: Group, master: Shape | None, *, runs: bool, leader_placed: bool
 ) -> Claim | None:
-    """The claim of a job for so many workers and, if it needs one, its Master; None for nobody."""
-    job = state.job
-    groups = [Group(state.shape, workers)] if workers else []
-    if master and state.master_shape is not None:
-        groups.append(Group(state.master_shape, 1))
+    """The claim of a job for workers and, if it needs one, its Master; None for nobody."""
+    groups = [workers] if workers.pods else []
+    if master is not None:
+        groups.append(Group(master, 1))
     if not groups:
         return None
     return Claim(
@@ -112,8 +110,8 @@ def claim_of(
         queue=job.queue,
         groups=_largest_first(groups),
         order=ClaimOrder(leader_placed, -job.priority, job.created.timestamp(), job.key),
-        job=state,
-        workers=workers,
+        job=job,
+        workers=workers.pods,
         runs=runs,
     )
 

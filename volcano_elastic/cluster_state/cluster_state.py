@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
+from operator import add
 
 from volcano_elastic.api.queue_policy import QueuePolicy
 from volcano_elastic.cluster_state.claim import (
@@ -61,6 +62,10 @@ class GangState:
         bound = sorted((p for p in self.alive if p.node), key=lambda p: (p.index, p.key))
         beyond = bound[max(0, self.gang.min_member - self.gang.succeeded) :]
         return Counter(self.dimensions.request(p.requests) for p in beyond if not p.protected)
+
+    def gives(self, dimensions: Iterable[int]) -> bool:
+        """Return whether its surplus holds anything in these."""
+        return any(vector[i] > 0 for vector in self.surplus for i in dimensions)
 
     @fact
     def claim(self) -> Claim | None:
@@ -123,12 +128,14 @@ class ClusterState:
         """Claims of others' gangs."""
         return [gang.claim for gang in self.gangs.values() if gang.claim is not None]
 
-    @property
-    def waiting(self) -> Sequence[Claim]:
-        """Claims of jobs, gangs and pods that have not started."""
-        jobs = chain.from_iterable(queue.waiting for queue in self.queues.values())
-        pods = chain.from_iterable(gang.pod_claims.values() for gang in self.gangs.values())
-        return [*jobs, *(claim for claim in self.gang_claims if not claim.runs), *pods]
+    @fact
+    def waiting(self) -> Sequence[Sequence[Claim]]:
+        """Claims of jobs, gangs and pods that have not started. Of a line, which is in order, none
+        can be served in a plan in which the one before can't."""
+        jobs = chain.from_iterable([queue.lines for queue in self.queues.values()])
+        pods = chain.from_iterable([gang.pod_claims.values() for gang in self.gangs.values()])
+        others = (*(claim for claim in self.gang_claims if not claim.runs), *pods)
+        return [*jobs, *([claim] for claim in others)]
 
     @property
     def unsettled(self) -> Sequence[str]:
@@ -278,6 +285,16 @@ class ClusterState:
         for gang in self.gangs.values():
             for vector, times in gang.held.items():
                 hold(gang.gang.queue if gang.gang else "", vector, times)
+        return found
+
+    @fact
+    def surplus(self) -> Mapping[str, Sequence[int]]:
+        """Amounts that may leave each queue for claims at most, its children's included."""
+        found = {name: list(self.tree.zero) for name in self.tree.queues}
+        for name, queue in self.queues.items():
+            for vector in queue.surplus_vectors:
+                for one in self.tree.chains.get(name, ()):
+                    found[one] = list(map(add, found[one], vector))
         return found
 
     @fact

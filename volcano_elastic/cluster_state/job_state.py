@@ -7,18 +7,20 @@ same job with the same pods again uses the same value, and all that is known of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import GPU, ForOtherQueues, ForPods, Mode, Order, QueuePolicy
+from volcano_elastic.cluster_state.claim import Claim, Group, job_claim
 from volcano_elastic.cluster_state.fact import fact, value
 from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector
 from volcano_elastic.cluster_state.job_pods import (
     COUNTED,
     FirstVictim,
     JobPods,
+    eviction_order,
     first_leaver,
     has_first,
     job_pods,
@@ -208,6 +210,11 @@ class JobState:
         return frozenset([pod.node for pod in self.by_role.bound.values() if pod.node is not None])
 
     @fact
+    def leavers(self) -> Sequence[Pod]:
+        """Its workers with a node but worker 0, in the order in which they leave."""
+        return eviction_order(self.by_role.bound.values())
+
+    @fact
     def settled(self) -> bool:
         """True if all pods are there and have a node, and the size is as it should be: nothing has
         to be corrected, and nobody waits on its behalf. Other pods of it may still be leaving."""
@@ -237,6 +244,21 @@ class JobState:
             and not pods.excess
             and not job.succeeded
         )
+
+    @fact
+    def waiting_claim(self) -> Claim | None:
+        """The claim of a job that has not started; None for others."""
+        if not self.unstarted:
+            return None
+        return self.claim(self.job.min, master=not self.by_role.master_bound)
+
+    def claim(
+        self, workers: int, *, master: bool, runs: bool = False, leader_placed: bool = True
+    ) -> Claim | None:
+        """Return its claim for so many workers and, if it has and needs one, its Master."""
+        shape = self.master_shape if master else None
+        group = Group(self.shape, workers)
+        return job_claim(self.job, group, shape, runs=runs, leader_placed=leader_placed)
 
     @fact
     def active(self) -> bool:

@@ -11,7 +11,7 @@ from itertools import chain
 from operator import add, attrgetter, sub
 from typing import NamedTuple
 
-from volcano_elastic.cluster_state.claim import Claim, claim_of
+from volcano_elastic.cluster_state.claim import Claim, Kind
 from volcano_elastic.cluster_state.fact import fact, value
 from volcano_elastic.cluster_state.fit import UNLIMITED, Shape, Vector
 from volcano_elastic.cluster_state.job_pods import FirstVictim
@@ -155,10 +155,16 @@ class QueueState:
     @fact
     def waiting(self) -> Sequence[Claim]:
         """Claims of jobs that have not started, in order."""
-        found = [
-            _waiting_claim(state) for state in self.jobs if not state.settled and state.unstarted
-        ]
-        return sorted(found, key=lambda claim: claim.order)
+        found = [claim for state in self.jobs if (claim := state.waiting_claim) is not None]
+        return sorted(found, key=attrgetter("order"))
+
+    @fact
+    def lines(self) -> Sequence[Sequence[Claim]]:
+        """The same, apart by all that whether one can be served depends on, a quota included."""
+        found: defaultdict[tuple[Kind, str], list[Claim]] = defaultdict(list)
+        for claim in self.waiting:
+            found[claim.kind, claim.key.rpartition("/")[0]].append(claim)
+        return [*found.values()]
 
     @fact
     def requested(self) -> Sequence[int]:
@@ -189,16 +195,3 @@ class QueueState:
         """Until when which of them cool down, the last first."""
         found = ((s.kept.ready, s.job.key) for s in self.jobs if s.kept is not None)
         return sorted([(ready, key) for ready, key in found if ready is not None], reverse=True)
-
-
-def _waiting_claim(state: JobState) -> Claim:
-    """The claim of a job that has not started."""
-    found = claim_of(
-        state,
-        workers=state.job.min,
-        master=not state.by_role.master_bound,
-        runs=False,
-        leader_placed=True,
-    )
-    assert found is not None, "a job that has not started has a minimum"
-    return found

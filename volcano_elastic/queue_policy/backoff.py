@@ -53,9 +53,9 @@ class Backoff:
         self.freed = {
             key: found.until
             for key, found in freed.items()
-            if now < found.until and live.isdisjoint(found.uids)
+            if key not in self._jobs and now < found.until and live.isdisjoint(found.uids)
         }
-        """Until when no more surplus leaves for a claim, by its key."""
+        """Until when no more surplus leaves for a claim of others, by its key."""
         self._aside: dict[str, SetAside] = {}
         self._why: dict[datetime, str] = {}
         """Sentence for those that are set aside until then."""

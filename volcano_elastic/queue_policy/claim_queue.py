@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
 from volcano_elastic.cluster_state.claim import Claim, ClaimOrder, Group, asked
@@ -24,20 +27,14 @@ class Blocked(NamedTuple):
 class ClaimQueue:
     """Serves claims in Volcano's order, each wholly or not at all."""
 
-    def __init__(
-        self, draft: Draft, backoff: Backoff, asking: Iterable[Claim], waiting: Sequence[Claim]
-    ) -> None:
-        """
-        asking: the claims of those that have started.
-        waiting: those of the others, in order.
-        """
+    def __init__(self, draft: Draft, backoff: Backoff, asking: Iterable[Claim]) -> None:
+        """`asking`: the claims of those that have started."""
         self._draft, self._placement = draft, ClaimPlacement(draft, backoff.freed)
+        self.from_idle = self._placement.from_idle
+        """Keys of the claims that idle room alone was enough for."""
         self._asking = {claim.key: claim for claim in asking}
-        self._claims: Mapping[str, Claim] = {
-            claim.key: claim
-            for claim in sorted((*self._asking.values(), *waiting), key=lambda claim: claim.order)
-        }
-        """In order."""
+        self._lines = [*([claim] for claim in self._asking.values()), *draft.cluster.waiting]
+        self._claims: Mapping[str, Claim] = {c.key: c for line in self._lines for c in line}
         self.served: dict[str, Claim] = {}
         """By key, in the order in which they were."""
         self.blocked: dict[str, str] = {}
@@ -49,20 +46,15 @@ class ClaimQueue:
         self._set_aside: dict[str, str] = {}
         """Why those that have no turn have none, by key."""
         for key in backoff.noted & self._claims.keys():
-            why = backoff.set_aside(key)
-            if why is not None:
+            if (why := backoff.set_aside(key)) is not None:
                 self._set_aside[key] = self._sentence(self._claims[key], why)
-
-    @property
-    def from_idle(self) -> set[str]:
-        """Keys of the claims that idle room alone was enough for."""
-        return self._placement.from_idle
 
     @property
     def leaving(self) -> dict[str, set[str]]:
         """Uids of the surplus that leaves, by key of each claim of pods that aren't ours."""
         taken = self._placement.taken
-        return {key: taken.get(key, set()) for key, c in self._claims.items() if c.job is None}
+        others = [claim for claim in self._claims.values() if claim.job is None]
+        return {c.key: taken.get(c.key, set()) for c in sorted(others, key=attrgetter("order"))}
 
     def kept_for_others(self) -> dict[int, Vector]:
         """Return by node the room kept for pods that aren't ours."""
@@ -73,7 +65,7 @@ class ClaimQueue:
     def stuck(self) -> list[Claim]:
         """Claims of those that have started and are blocked, in order."""
         found = (claim for key, claim in self._asking.items() if key in self.blocked)
-        return sorted(found, key=lambda claim: claim.order)
+        return sorted(found, key=attrgetter("order"))
 
     def reasons(self) -> Blocked:
         """Why those who cannot start can't."""
@@ -98,7 +90,7 @@ class ClaimQueue:
     def run(self) -> None:
         """Serve whoever is not served yet, as far as possible."""
         ahead = [self._claims[key] for key in self._ahead if key in self._claims]
-        for claim in sorted(ahead, key=lambda claim: claim.order):
+        for claim in sorted(ahead, key=attrgetter("order")):
             if claim.key not in self.served and claim.key not in self._set_aside:
                 self.serve_first([claim])
         while self._take_turns():
@@ -115,17 +107,37 @@ class ClaimQueue:
     def _take_turns(self) -> bool:
         """Each claim that is not served yet has its turn. Whether those that failed should have
         another, since one behind them may have left room for them."""
-        before = len(self.served)
-        for key, claim in self._claims.items():
-            if key not in self.served and key not in self._set_aside:
-                why = self._refusal(claim)
-                if why is not None:
-                    self.blocked[key] = why
+        before, passed = len(self.served), self.served.keys() | self._set_aside.keys()
+        left = ([claim for claim in line if claim.key not in passed] for line in self._lines)
+        lines = [line for line in left if line]
+        turns = [(line[0].order, n, 0) for n, line in enumerate(lines)]
+        heapq.heapify(turns)
+        refused: list[tuple[int, int, str]] = []
+        """Lines, from which place on they are refused as the plan is now, and why."""
+        while turns:
+            order, n, at = heapq.heappop(turns)
+            why = self._refusal(lines[n][at])
+            if why is not None:
+                refused.append((n, at, why))
+                continue
+            # The plan has changed: who is behind this one may be served now.
+            for other, first, said in (*refused, (n, at + 1, "")):
+                line = lines[other]
+                behind = bisect_right(line, order, first, key=attrgetter("order"))
+                self._block(line[first:behind], said)
+                if behind < len(line):
+                    heapq.heappush(turns, (line[behind].order, other, behind))
+            refused.clear()
+        for n, at, why in refused:
+            self._block(lines[n][at:], why)
         self.blocked |= self._set_aside
         for key, claim in self._asking.items():
             if claim.job is not None:
                 self._draft.job(key).blocked = key in self.blocked
         return self._leave_more(list(self.served.values())[before:])
+
+    def _block(self, claims: Iterable[Claim], why: str) -> None:
+        self.blocked |= {claim.key: why for claim in claims}
 
     def _refusal(self, claim: Claim) -> str | None:
         """Why the claim cannot be served; None if it has been. Those like one that could not be

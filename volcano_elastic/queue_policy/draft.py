@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from volcano_elastic.api.queue_policy import Mode
-from volcano_elastic.cluster_state.claim import Claim, claim_of
+from volcano_elastic.cluster_state.claim import Claim
 from volcano_elastic.cluster_state.cluster_state import ClusterState
 from volcano_elastic.cluster_state.job_pods import (
     FirstVictim,
@@ -40,7 +40,6 @@ class JobDraft:
         """Pods that leave their node and are made anew elsewhere."""
         self.why_left: tuple[str, ...] = ()
         """The faults of the nodes that pods leave, one sentence each."""
-        self._leavers: list[Pod] | None = None
         self.promised = 0
         """Workers of the minimum that wait and have been given room by this plan."""
         self.pending_growth = 0
@@ -131,9 +130,8 @@ class JobDraft:
         runs = bool(self.bound) or pods.departing or any(p.node for p in pods.excess)
         master = self.state.master_shape is not None and not pods.master_bound
         needs_master = master and job.succeeded == 0
-        return claim_of(
-            self.state,
-            workers=max(short, 1) if self.runs_without_leader else short,
+        return self.state.claim(
+            max(short, 1) if self.runs_without_leader else short,
             master=needs_master,
             runs=runs,
             leader_placed=not (runs and (self.leader_pending or needs_master)),
@@ -143,9 +141,7 @@ class JobDraft:
 
     def leavers(self) -> Iterator[Pod]:
         """Its bound pods but worker 0, in the order in which they leave."""
-        if self._leavers is None:
-            self._leavers = eviction_order(self.state.by_role.bound.values())
-        return (pod for pod in self._leavers if pod.key in self.bound)
+        return (pod for pod in self.state.leavers if pod.key in self.bound)
 
     def eviction_cost(self) -> int | None:
         """Pods that leave if one more is evicted: 0 when its unit leaves anyway; None: may not."""

@@ -132,10 +132,7 @@ class ClaimPlacement:
             return self._too_little("the nodes have too little room for it", claim)
         full = self._queues.full(claim.queue, claim.request)
         if full is not None and may_shrink:
-            queues = self._draft.cluster.queues.items()
-            surplus = ((name, each) for name, queue in queues for each in queue.surplus_vectors)
-            leaving = self._queues.sums(surplus)
-            full = self._queues.full(claim.queue, claim.request, leaving)
+            full = self._queues.full(claim.queue, claim.request, self._draft.cluster.surplus)
         if full is not None:
             return self._too_little(f"queue {full.queue} has too little room for it", claim)
         return None
@@ -174,11 +171,7 @@ class ClaimPlacement:
         """Name the owners of surplus that would help the claim and that only Volcano may evict."""
         resources = self._draft.cluster.dimensions.names
         needed = [i for i, n in enumerate(claim.request) if n > 0 and resources[i] != PODS]
-        gangs = [
-            key
-            for key, gang in self._draft.cluster.gangs.items()
-            if any(vector[i] > 0 for vector in gang.surplus for i in needed)
-        ]
+        gangs = [key for key, gang in self._draft.cluster.gangs.items() if gang.gives(needed)]
         return f"; surplus of {names(sorted(gangs), full=True)} is Volcano's to evict" * bool(gangs)
 
     def _attempt(self, attempt: _Attempt, move: bool) -> bool:
@@ -221,8 +214,8 @@ class ClaimPlacement:
                 return False
         attempt.easing = None
         if claim.job is not None:
-            unmade = self._unmade(claim, claim.job)
-            self._draft.quotas.use(claim.job.namespace, unmade, 1)
+            job = self._draft.job(claim.key)
+            self._draft.quotas.use(job.state.namespace, self._unmade(claim, job), 1)
         return True
 
     def _ease(self, attempt: _Attempt, full: Full, jobs: Iterable[JobState]) -> Option | None:
@@ -245,13 +238,17 @@ class ClaimPlacement:
     def _quota_full(self, claim: Claim) -> Full | None:
         """Its namespace, if quotas would not let the pods of a newcomer be made. While some are
         being made nobody knows how many the quota counts already."""
-        if claim.job is None or claim.job.pods or not self._scope(claim):
+        if claim.job is None or not self._scope(claim):
             return None
-        return self._draft.quotas.full(claim.job.namespace, self._unmade(claim, claim.job))
+        job = self._draft.job(claim.key)
+        if job.state.pods:
+            return None
+        return self._draft.quotas.full(job.state.namespace, self._unmade(claim, job))
 
-    def _unmade(self, claim: Claim, state: JobState) -> Vector:
+    @staticmethod
+    def _unmade(claim: Claim, job: JobDraft) -> Vector:
         """Amounts of its pods that don't exist."""
-        absent = max(0, claim.workers - len(self._draft.job(claim.key).unbound))
+        state, absent = job.state, max(0, claim.workers - len(job.unbound))
         total = [amount * absent for amount in state.counted]
         if state.master_shape is not None and not state.pods:
             total = list(map(add, total, state.master_shape.vector))

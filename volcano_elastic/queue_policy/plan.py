@@ -122,11 +122,10 @@ class _Planning:
             self._correct(job)
         self._lower_to_capabilities()
         asking = self._asking()
-        waiting = cluster.waiting
-        asked = bool(asking or waiting)
+        asked = bool(asking or cluster.waiting)
         if asked:
             self._waiting_pods.give_up_units(asking)
-        claims = self._claims = ClaimQueue(draft, self._backoff, asking, waiting)
+        claims = self._claims = ClaimQueue(draft, self._backoff, asking)
         claims.run()
         self._unblock()
         self._reserve()
@@ -244,11 +243,11 @@ class _Planning:
         waiting = self._claims.stuck
         stuck = [claim for claim in waiting if claim.key in self._backoff.stuck]
         for loser in reversed(stuck):
-            if loser.job is None or not loser.job.movable:
+            if loser.job is None:
                 continue
             job = self._draft.job(loser.key)
             others = [claim for claim in waiting if claim.runs and claim.order < loser.order]
-            if job.bound and others and self._give_up_all(job, others):
+            if job.state.movable and job.bound and others and self._give_up_all(job, others):
                 return
 
     def _give_up_all(self, job: JobDraft, others: list[Claim]) -> bool:

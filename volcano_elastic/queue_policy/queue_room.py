@@ -68,7 +68,7 @@ class QueueRoom:
         self, name: str, vector: Sequence[int], leaving: Mapping[str, Sequence[int]] = _NOTHING
     ) -> Full | None:
         """The first of the queue and its ancestors whose room is too small for `vector` more;
-        `leaving`: what goes before, by queue, as `sums` says."""
+        `leaving`: what goes before, by queue, children's included."""
         for queue in self.tree.chains.get(name, ()):
             used, caps = self.used[queue], self._caps[queue]
             less = leaving.get(queue, self.tree.zero)
@@ -80,16 +80,6 @@ class QueueRoom:
             if short:
                 return Full(queue, short)
         return None
-
-    def sums(self, amounts: Iterable[tuple[str, Vector]]) -> dict[str, list[int]]:
-        """Sums of amounts in queues, by queue, children's included."""
-        found: dict[str, list[int]] = {}
-        for name, vector in amounts:
-            for queue in self.tree.chains.get(name, ()):
-                total = found.setdefault(queue, list(self.tree.zero))
-                for i, amount in enumerate(vector):
-                    total[i] += amount
-        return found
 
     def fits_often(self, name: str, vector: Sequence[int]) -> int:
         """Return how many times `vector` fits into the queue's room."""
