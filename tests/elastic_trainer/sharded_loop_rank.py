@@ -23,13 +23,13 @@ from elastic_trainer.store.slot import Slot
 
 from tests.elastic_trainer.sharded_round import (
     STEPS,
+    Extra,
     Rank,
     Round,
+    apply,
     digest,
+    make_all,
     make_data,
-    make_model,
-    make_optimizer,
-    shard,
     whole,
 )
 
@@ -67,6 +67,7 @@ class _Life(Rank):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, Round(0, (), 1, 0, 1), 0)
         self._loop: ElasticLoop
+        self._extra: Extra = {}
         self._digested = True
         self._asked = False
         """It looked into storage for commits as the round began."""
@@ -92,7 +93,7 @@ class _Life(Rank):
                     self.log(
                         kind="restored",
                         identity=(loop.checkpointer.parent, loop.steps),
-                        digest=digest(loop.module, loop.optimizer),
+                        digest=digest(loop.module, loop.optimizer, self._extra),
                         **self._seen(),
                     )
                 error = torch.nn.functional.mse_loss(loop.model(inputs), wanted)
@@ -103,7 +104,7 @@ class _Life(Rank):
                 loop.stop()
         self.log(kind="finished")
 
-    def _make_round(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    def _make_round(self) -> tuple[torch.nn.Module, torch.optim.Optimizer, Extra]:
         """Begin a round, of which the loop knows its number alone."""
         number = self._loop.link.round
         self.round = pickle.loads((self.folder / f"round-{number}").read_bytes())
@@ -111,9 +112,8 @@ class _Life(Rank):
         self._hits, self.reads, self._restoring, self._asked = 0, 0, True, False
         self._said.close()
         self._said = open(self.folder / f"said-{number}-{self.rank}", "w", buffering=1)  # noqa: SIM115
-        model = make_model()
-        shard(model, self.round)
-        return model, make_optimizer(model)
+        model, optimizer, self._extra = make_all(self.round)
+        return model, optimizer, self._extra
 
     def _begun(self, loop: ElasticLoop) -> None:
         self.reach("restored")
@@ -131,12 +131,14 @@ class _Life(Rank):
 
     def _apply(self) -> None:
         loop = self._loop
-        loop.optimizer.step()
+        apply(loop.module, loop.optimizer, self._extra, loop.steps + 1)
         made = (loop.checkpointer.run, loop.steps + 1)
-        self.log(kind="made", identity=made, digest=digest(loop.module, loop.optimizer))
+        self.log(
+            kind="made", identity=made, digest=digest(loop.module, loop.optimizer, self._extra)
+        )
         if made[1] == STEPS:
             file = io.BytesIO()
-            torch.save(whole(loop.module, loop.optimizer), file)
+            torch.save(whole(loop.module, loop.optimizer, self._extra), file)
             if self.rank == 0:
                 (self.folder / "final.new").write_bytes(file.getvalue())
                 os.rename(self.folder / "final.new", self.folder / "final")

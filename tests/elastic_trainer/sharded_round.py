@@ -30,6 +30,8 @@ from elastic_trainer.parent_death import die_with
 from elastic_trainer.store.slot import Slot
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from torch.utils.data import TensorDataset
 
 GLOBAL_BATCH = 24
@@ -171,7 +173,7 @@ class Rank:
             world_size=self.round.world,
             timeout=timedelta(seconds=60),
         )
-        model, optimizer, data, checkpointer = self._make()
+        model, optimizer, extra, data, checkpointer = self._make()
         self.reach("restored")
         self._restoring = False
         assert self._found is not None
@@ -181,7 +183,7 @@ class Rank:
             identity=identity,
             sources=sorted({source.name for source in self._found.sources}),
             reads=self.reads,
-            digest=digest(model, optimizer),
+            digest=digest(model, optimizer, extra),
         )
         # A node may have been lost after the last step, which was saved.
         for inputs, wanted in data if data.steps < STEPS else ():
@@ -190,28 +192,26 @@ class Rank:
             if not data.last:
                 continue
             self.reach("in a step")
-            optimizer.step()
-            optimizer.zero_grad()
+            apply(model, optimizer, extra, data.steps + 1)
             made = (checkpointer.run, data.steps + 1)
-            self.log(kind="made", identity=made, digest=digest(model, optimizer))
+            self.log(kind="made", identity=made, digest=digest(model, optimizer, extra))
             self.reach("stepped")
             checkpointer.step()
             if data.steps == STEPS:
                 break
         checkpointer.finish()
         if self.rank == 0:
-            torch.save(whole(model, optimizer), self.folder / "final.new")
+            torch.save(whole(model, optimizer, extra), self.folder / "final.new")
             os.rename(self.folder / "final.new", self.folder / "final")
         else:
-            whole(model, optimizer)
+            whole(model, optimizer, extra)
         self.log(kind="finished")
         dist.barrier()
         return 0
 
-    def _make(self) -> tuple[Any, Any, Any, Any]:
-        model = make_model()
-        shard(model, self.round)
-        optimizer, data = make_optimizer(model), make_data()
+    def _make(self) -> tuple[Any, Any, Any, Any, Any]:
+        model, optimizer, extra = make_all(self.round)
+        data = make_data()
         mine = self.folder / f"node-{self.round.node_of(self.rank)}"
         mine.mkdir(exist_ok=True)
         agent = _Agent(self)
@@ -223,12 +223,13 @@ class Rank:
             self.folder / "commits",
             model=model,
             optimizer=optimizer,
+            extra=extra,
             data=data,
             every=self.round.every,
             memory=memory,
             link=agent,
         )
-        return model, optimizer, data, checkpointer
+        return model, optimizer, extra, data, checkpointer
 
     def _watch(self) -> None:
         """Come to points, and count what is read of storage."""
@@ -290,16 +291,50 @@ class Rank:
 
 def train_alone(to: Path) -> None:
     """Train without shards, commits or peers, and save the tensors that it ends with."""
-    model, data = make_model(), make_data()
-    optimizer = make_optimizer(model)
+    (model, optimizer, extra), data = make_all(None), make_data()
     for inputs, wanted in data:
         torch.nn.functional.mse_loss(model(inputs), wanted).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        apply(model, optimizer, extra, data.steps + 1)
         data.applied()
         if data.steps == STEPS:
             break
-    torch.save(_tensors(model, optimizer), to)
+    torch.save(_tensors(model, optimizer, extra), to)
+
+
+Extra = dict[str, Any]
+
+
+def make_all(round_: Round | None) -> tuple[torch.nn.Module, torch.optim.Optimizer, Extra]:
+    """Return model, optimizer and extra, divided among a round's ranks, if there is one: `extra`
+    has an average of the model's weights, an optimizer of its biases, and the sum of all steps'
+    numbers in each of its own."""
+    model, average = make_model(), AveragedModel(make_model(), avg_fn=get_ema_avg_fn(0.9))
+    sums = torch.nn.Linear(5, 1).double()
+    torch.nn.init.zeros_(sums.weight)
+    if round_ is not None:
+        shard(model, round_)
+        shard(average.module, round_)
+        fully_shard(sums)  # over all ranks, also where the model has replicas
+    weights = [one for name, one in model.named_parameters() if name.endswith("weight")]
+    biases = [one for name, one in model.named_parameters() if name.endswith("bias")]
+    second = torch.optim.SGD(biases, lr=0.01, momentum=0.9)
+    extra = {"average": average, "second": second, "sums": sums}
+    return model, torch.optim.AdamW(weights, lr=0.01), extra
+
+
+def apply(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Extra, step: int
+) -> None:
+    """Make that step. The second optimizer is without a state until the second one."""
+    optimizer.step()
+    if step % 2 == 0:
+        extra["second"].step()
+    extra["average"].update_parameters(model)
+    with torch.no_grad():
+        for number in extra["sums"].parameters():
+            number.add_(step)
+    for one in (optimizer, extra["second"]):
+        one.zero_grad()
 
 
 def make_model() -> torch.nn.Sequential:
@@ -319,32 +354,37 @@ def shard(model: torch.nn.Sequential, round_: Round) -> None:
     fully_shard(model, mesh=mesh)
 
 
-def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=0.01)
-
-
 def make_data() -> ElasticDataset:
     values = torch.linspace(-1, 1, SAMPLES * 6, dtype=torch.float64).reshape(SAMPLES, 6)
     samples = TensorDataset(values, values.sin().sum(1, keepdim=True))
     return ElasticDataset(samples, global_batch=GLOBAL_BATCH, epochs=STEPS)
 
 
-def whole(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return all parameters and moments, on all ranks."""
-    return [one.full_tensor() for one in _tensors(model, optimizer)]  # type: ignore[operator]
+def whole(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Extra
+) -> list[torch.Tensor]:
+    """Return all parameters, moments and averages, on all ranks."""
+    tensors = _tensors(model, optimizer, extra)
+    return [one.full_tensor() if isinstance(one, DTensor) else one for one in tensors]
 
 
-def _tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def _tensors(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Extra
+) -> list[torch.Tensor]:
     tensors = []
     for parameter in model.parameters():
         tensors.append(parameter.detach())
-        state = optimizer.state.get(parameter, {})
-        tensors += [state[name] for name in ("exp_avg", "exp_avg_sq") if state]
-    return tensors
+        for held in (optimizer, extra["second"]):
+            state = held.state.get(parameter, {})
+            names = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+            tensors += [state[name] for name in names if state.get(name) is not None]
+    tensors += [one.detach() for one in extra["average"].parameters()]
+    tensors += [one.detach() for one in extra["sums"].parameters()]
+    return [*tensors, extra["average"].n_averaged]
 
 
-def digest(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
+def digest(model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Extra) -> str:
     digest = hashlib.sha256()
-    for tensor in whole(model, optimizer):
+    for tensor in whole(model, optimizer, extra):
         digest.update(tensor.numpy().tobytes())
     return digest.hexdigest()

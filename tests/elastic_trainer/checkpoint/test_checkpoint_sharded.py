@@ -12,7 +12,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from tests.elastic_trainer.torch_process import TorchProcess
 
 SCRIPT = """
-import faulthandler, json, os, sys
+import faulthandler, hashlib, json, os, sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,6 +20,7 @@ faulthandler.dump_traceback_later(280, exit=True)
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from torch.utils.data import TensorDataset
 
 from elastic_trainer import Checkpointer, WorkerLink
@@ -52,13 +53,22 @@ def connect(name, world):
     )
 
 
-def make(to, width=16, memory=None, node=False, **given):
-    torch.manual_seed(rank)  # unlike, so that what isn't restored shows
+def make_model(width):
     last = torch.nn.Linear(width, 1)
-    model = torch.nn.Sequential(torch.nn.Linear(6, width), torch.nn.Tanh(), last)
-    fully_shard(model[0])
-    fully_shard(model)
+    return torch.nn.Sequential(torch.nn.Linear(6, width), torch.nn.Tanh(), last)
+
+
+def make(to, width=16, memory=None, node=False, average_width=None, left_out=None, **given):
+    torch.manual_seed(rank)  # unlike, so that what isn't restored shows
+    model = make_model(width)
+    average = AveragedModel(make_model(average_width or width), avg_fn=get_ema_avg_fn(0.9))
+    for one in (model, average.module):
+        fully_shard(one[0])
+        fully_shard(one)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    second = torch.optim.SGD([model[2].bias, model[0].weight], lr=0.01, momentum=0.9)
+    extra = {"average": average, "second": second}
+    extra.pop(left_out, None)
     data = ElasticDataset(samples, batch_size=8 // dist.get_world_size(), epochs=50)
     slots = None
     if memory:
@@ -69,7 +79,7 @@ def make(to, width=16, memory=None, node=False, **given):
             memory, link, every_rank=True, local_rank=place[0], local_world=place[1]
         )
     checkpointer = Checkpointer(
-        to, model=model, optimizer=optimizer, data=data, memory=slots, **given
+        to, model=model, optimizer=optimizer, data=data, memory=slots, extra=extra, **given
     )
     return model, optimizer, data, checkpointer
 
@@ -80,6 +90,8 @@ def train(made, steps):
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(inputs), wanted).backward()
         optimizer.step()
+        checkpointer.state.extra["second"].step()
+        checkpointer.state.extra["average"].update_parameters(model)
         checkpointer.step()
         steps -= 1
         if not steps:
@@ -87,14 +99,21 @@ def train(made, steps):
 
 
 def whole(made):
-    "All parameters and moments."
-    model, optimizer, data, _ = made
+    "All parameters and moments, and a digest of an average and another optimizer's moments."
+    model, optimizer, data, checkpointer = made
+    average, second = (checkpointer.state.extra[name] for name in ("average", "second"))
+    held = [one["momentum_buffer"] for one in second.state.values()]
+    content = b"".join(
+        one.detach().full_tensor().numpy().tobytes()
+        for one in (*average.module.parameters(), *held)
+    )
+    told = [len(held), average.n_averaged.item(), hashlib.sha256(content).hexdigest()]
     tensors = [p.full_tensor() for p in model.parameters()]
     tensors += [
         optimizer.state[p][name].full_tensor()
         for p in model.parameters() for name in ("exp_avg", "exp_avg_sq")
     ]
-    return [data.steps, *(round(t.double().sum().item(), 9) for t in tensors)]
+    return [data.steps, *(round(t.double().sum().item(), 9) for t in tensors), *told]
 
 
 connect("two", 2)
@@ -140,6 +159,11 @@ try:
     make(folder / "commits", width=12)
 except ValueError as error:
     said["refused"] = str(error)
+said["without an average"] = make(folder / "commits", left_out="average")[2].steps
+try:
+    make(folder / "commits", average_width=12)
+except ValueError as error:
+    said["refused average"] = str(error)
 dist.barrier()
 dist.destroy_process_group()
 
@@ -240,6 +264,10 @@ def test_resharding_and_memory(tmp_path: Path) -> None:
         assert said["from storage"] in (7, 8)
         assert "the checkpoint doesn't fit the model: 0.bias: expected (12,)" in said["refused"]
         assert "found (16,)" in said["refused"]
+        assert said["without an average"] == 5
+        assert "extra's average.module.0.weight" in said["refused average"]
+        assert "of shape (16, 6): expected" in said["refused average"]
+        assert said["written by 2"][-3:-1] == [2, 5]
         if rank == 0:
             assert said["read by 1"] == said["written by 2"]
             assert said["read by 2 again"] == said["written by 1"]

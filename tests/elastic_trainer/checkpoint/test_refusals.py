@@ -88,7 +88,9 @@ def test_zero_redundancy_optimizer_is_refused_before_training(tmp_path: Path, gr
         Checkpointer(tmp_path, model=net, optimizer=plain, data=data, extra={"zero": zero})
 
 
-def test_sharded_tensors_in_extra_are_refused(tmp_path: Path, group: None) -> None:
+def test_sharded_tensors_in_extra_that_no_commit_has_are_refused(
+    tmp_path: Path, group: None
+) -> None:
     """A commit has one rank's `extra`, of which each rank would get that one's part."""
 
     class Average:
@@ -108,14 +110,41 @@ def test_sharded_tensors_in_extra_are_refused(tmp_path: Path, group: None) -> No
     data = ElasticDataset(TensorDataset(torch.ones(4, 2)), batch_size=2, epochs=1)
     optimizer = torch.optim.SGD([net.weight], lr=0.1)
     given: dict[str, Any] = {"model": net, "optimizer": optimizer, "data": data}
+    whole = torch.nn.Linear(2, 1)
+    beside = {**given, "model": whole, "optimizer": torch.optim.SGD(whole.parameters(), lr=0.1)}
     for part in (made(), torch.optim.SGD([net.bias], lr=0.1)):
         with pytest.raises(
             ValueError, match=r"extra\['part'\] holds sharded tensors .*rank's extra"
         ):
-            Checkpointer(tmp_path, **given, extra={"part": part})
-    checkpointer = Checkpointer(tmp_path, **given, extra={"late": late})
-    late.weights = [net.weight]
-    with pytest.raises(ValueError, match=r"extra\['late'\] holds sharded tensors"):
+            Checkpointer(tmp_path, **beside, extra={"part": part})
+        Checkpointer(tmp_path, **given, extra={"part": part}).state.take()
+    for kind in (given, beside):
+        checkpointer = Checkpointer(tmp_path, **kind, extra={"late": late})
+        late.weights = [net.weight]
+        with pytest.raises(ValueError, match=r"extra\['late'\] holds sharded tensors"):
+            checkpointer.state.take()
+        late.weights = []
+    # Another world would not know how to divide a state that isn't as the parameter is.
+    second = torch.optim.SGD([net.bias, net.weight], lr=0.1)
+    second.state[net.bias]["momentum_buffer"] = net.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"extra\['second'\] .*divided as its parameters are"):
+        Checkpointer(tmp_path, **given, extra={"second": second}).state.take()
+
+
+def test_names_of_sharded_tensors_in_extra_are_their_own(tmp_path: Path, group: None) -> None:
+    def made() -> torch.nn.Sequential:
+        net = torch.nn.Sequential(torch.nn.Linear(2, 1))
+        return fully_shard(net, mesh=init_device_mesh("cpu", (1,)))
+
+    net = made()
+    data = ElasticDataset(TensorDataset(torch.ones(4, 2)), batch_size=2, epochs=1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    extra = {
+        "a": made(),
+        "a.0": fully_shard(torch.nn.Linear(2, 1), mesh=init_device_mesh("cpu", (1,))),
+    }
+    checkpointer = Checkpointer(tmp_path, model=net, optimizer=optimizer, data=data, extra=extra)
+    with pytest.raises(ValueError, match=r"two sharded tensors named a\.0\.weight"):
         checkpointer.state.take()
 
 

@@ -14,7 +14,7 @@ from tests.elastic_trainer.torch_process import TorchProcess
 pytestmark = pytest.mark.process
 
 SCRIPT = """
-import json, os, shutil, sys
+import hashlib, json, os, shutil, sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from torch.utils.data import TensorDataset
 
 from elastic_trainer import Checkpointer, ElasticDataset, WorkerLink
@@ -59,18 +60,29 @@ def train(name, world, steps=0, mesh=None):
         timeout=timedelta(seconds=60),
     )
     torch.manual_seed(rank)  # unlike, so that what isn't restored shows
-    model = torch.nn.Sequential(
-        torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.Tanh(), torch.nn.Linear(5, 1)
+    model, averaged = (
+        torch.nn.Sequential(
+            torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.Tanh(), torch.nn.Linear(5, 1)
+        )
+        for _ in range(2)
     )
+    average = AveragedModel(averaged, avg_fn=get_ema_avg_fn(0.9))
     made_mesh = None if mesh is None else init_device_mesh("cpu", mesh, mesh_dim_names=("r", "s"))
-    fully_shard(model[0], mesh=made_mesh)
-    fully_shard(model, mesh=made_mesh)
+    for one in (model, average.module):
+        fully_shard(one[0], mesh=made_mesh)
+        fully_shard(one, mesh=made_mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01 * (rank + 1))
+    second = torch.optim.SGD(
+        [dict(params=[model[3].bias]), dict(params=[model[0].weight], lr=0.02)],
+        lr=0.01 * (rank + 1), momentum=0.9,
+    )
+    extra = {"average": average, "second": second}
     data = ElasticDataset(samples, batch_size=12 // world, epochs=50)
     mine.mkdir(exist_ok=True)
     memory = Memory(mine, Sealing(), every_rank=True, local_rank=0, local_world=1)
     with_ = Checkpointer(
-        folder / "commits", model=model, optimizer=optimizer, data=data, memory=memory, every=1
+        folder / "commits", model=model, optimizer=optimizer, data=data, extra=extra,
+        memory=memory, every=1,
     )
 
     def whole():
@@ -80,8 +92,13 @@ def train(name, world, steps=0, mesh=None):
                 optimizer.state[p][name].full_tensor()
                 for p in model.parameters() for name in ("exp_avg", "exp_avg_sq")
             ]
+        tensors += [p.detach().full_tensor() for p in average.parameters()]
+        tensors += [one["momentum_buffer"].full_tensor() for one in second.state.values()]
+        tensors.append(average.n_averaged)
         sums = [round(t.double().sum().item(), 12) for t in tensors]
-        return [data.steps, optimizer.param_groups[0]["lr"], *sums]
+        rates = [one.param_groups[0]["lr"] for one in (optimizer, second)]
+        bits = hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors))
+        return [data.steps, *rates, *sums, bits.hexdigest()]
 
     said[name] = [whole()]
     fence = steps > 0
@@ -91,6 +108,8 @@ def train(name, world, steps=0, mesh=None):
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(inputs), wanted).backward()
         optimizer.step()
+        second.step()
+        average.update_parameters(model)
         with_.step()
         steps -= 1
     if fence:  # at which nobody leaves

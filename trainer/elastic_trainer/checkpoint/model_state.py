@@ -25,8 +25,16 @@ from elastic_trainer.checkpoint.refusal import (
     refuse_sharded_extra,
     refuse_unsaved_in_backward,
     refuse_zero,
+    sharded_tensors,
 )
 from elastic_trainer.checkpoint.replicas import layouts, number_parts
+from elastic_trainer.checkpoint.sharded_extra import (
+    Described,
+    ExtraMismatchError,
+    empty_targets,
+    find_unplaced,
+    take_apart,
+)
 from elastic_trainer.checkpoint.state_value import from_plain, own, to_plain
 from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.store.blob import MeshKey, mesh_key
@@ -58,7 +66,8 @@ class ModelState:
 
     Raises:
         TypeError: no module, or no optimizer.
-        ValueError: the optimizer is of other parameters, or `extra` holds sharded tensors.
+        ValueError: the optimizer is of other parameters, or `extra` holds sharded tensors beside a
+            model that isn't sharded.
     """
 
     def __init__(
@@ -72,8 +81,6 @@ class ModelState:
         for module in (model, *extra.values()):
             if isinstance(module, torch.nn.Module):
                 refuse_fsdp1(module)
-        for name, part in extra.items():
-            refuse_sharded_extra(name, part)
         refuse_zero((optimizer, *extra.values()))
         refuse_unsaved_in_backward(model, (optimizer, *extra.values()))
         self.model = _unwrapped(model)
@@ -83,11 +90,15 @@ class ModelState:
         # Found now: within a forward pass the parameters are whole, and no DTensors.
         parameters = [one for one in self.model.parameters() if isinstance(one, DTensor)]
         self.sharded = bool(parameters)
-        self._spread = layouts(parameters)
+        held = [one for part in extra.values() for one in sharded_tensors(part)]
+        for name, part in extra.items():
+            if not self.sharded:
+                refuse_sharded_extra(name, part)
+        self._spread = layouts([*parameters, *held])
         self._numbers: list[int] = []
         """Numbers of all ranks' parts in this world; none until they are asked for."""
         self.meshes: dict[MeshKey, DeviceMesh] = {
-            mesh_key(one.device_mesh): one.device_mesh for one in parameters
+            mesh_key(one.device_mesh): one.device_mesh for one in (*parameters, *held)
         }
         _warn_of_schedule(optimizer, extra)
 
@@ -104,7 +115,7 @@ class ModelState:
 
         Raises:
             StateValueError: part of it couldn't be brought back.
-            ValueError: `extra` has become one of sharded tensors.
+            ValueError: `extra` has sharded tensors that couldn't.
         """
         if self.sharded:
             # By parameter names, which another world knows too, where torch has numbers.
@@ -118,8 +129,12 @@ class ModelState:
             "extra": {name: to_plain(part.state_dict()) for name, part in self.extra.items()},
             "cursor": self.data.state_dict(),
         }
-        for name, part in state["extra"].items() if self.sharded else ():
-            refuse_sharded_extra(name, part)
+        for name, part in self.extra.items():
+            saved = state["extra"][name]
+            if not self.sharded or find_unplaced(part, saved) is not None:
+                refuse_sharded_extra(name, saved)
+        if self.sharded:
+            take_apart(state["extra"])  # raises where names are ambiguous
         promised = not self.sharded and os.environ.get(DIGESTS_VARIABLE) != "0"
         return {**state, REPLICATED: self._replicated()} if promised else state
 
@@ -218,6 +233,25 @@ class ModelState:
         """Raises MismatchError unless these are the shapes and dtypes of the model's state."""
         described = {name: _described(*one) for name, one in found.items()}
         _refuse("the model", _shapes(get_model_state_dict(self.model)), described)
+
+    def extra_targets(
+        self, noted: Mapping[str, Any], described: Mapping[str, Described]
+    ) -> dict[str, DTensor]:
+        """Return tensors of this world, by name, to load those of `extra` into that are sharded.
+
+        Args:
+            noted: the `extra` of a state, see sharded_extra.py.
+            described: by name, shapes and dtypes that there are.
+
+        Raises:
+            MismatchError: it is another script's.
+        """
+        try:
+            return empty_targets(noted, self.extra, described)
+        except ExtraMismatchError as error:
+            raise MismatchError(
+                f"{error}. Restore the script that wrote it, or start in a new folder"
+            ) from None
 
     def _compare(self, state: Mapping[str, Any]) -> None:
         if not self.sharded:  # else it was done before it was read

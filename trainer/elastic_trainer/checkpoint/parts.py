@@ -21,12 +21,14 @@ from elastic_trainer.checkpoint.reshard import (
     plan_moves,
     shard_box,
 )
+from elastic_trainer.checkpoint.sharded_extra import Described, join, take_apart
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import ShardPart, encode_placement
 from elastic_trainer.store.slot import SlotError
 
 _SHARDED = ("model", "optimizer")
-"""Parts of a state that hold DTensors; each rank has all of the others."""
+"""Parts of a state that hold DTensors; of the others `extra` may."""
+_EXTRA = "extra"
 
 
 class UnreadablePartsError(SlotError):
@@ -48,10 +50,10 @@ class _Rest:
     values: dict[str, Any]
     """Values of model and optimizer, by name."""
     others: dict[str, Any]
-    """The state less model and optimizer."""
-    kinds: dict[str, str]
-    """By the name of what is sharded: its dtype."""
-    model: dict[str, tuple[tuple[int, ...], torch.dtype]]
+    """The state less model and optimizer, with notes of what is sharded in `extra`."""
+    kinds: dict[str, Described]
+    """By the name of what is sharded."""
+    model: dict[str, Described]
 
 
 def load_parts(
@@ -92,10 +94,13 @@ def load_parts(
     state.compare_model(rest.model)
     whole = state.take()
     wanted = {name: leaf for name, leaf in _leaves(whole) if isinstance(leaf, DTensor)}
+    targets = state.extra_targets(rest.others[_EXTRA], _under(_EXTRA, rest.kinds))
+    wanted |= {f"{_EXTRA}.{name}": target for name, target in targets.items()}
     for name, leaf in wanted.items():
-        if rest.kinds.get(name) != str(leaf.dtype):
+        if rest.kinds.get(name) != (tuple(leaf.shape), leaf.dtype):
             raise MismatchError(
-                f"{name}: expected {leaf.dtype}, found {rest.kinds.get(name, 'none')}"
+                f"{name}: expected {leaf.dtype} of shape {tuple(leaf.shape)}, found "
+                f"{rest.kinds.get(name, 'none')}"
             )
     locals_ = {owner: _parts(part) for owner, part in parts.items()}
     said = group.gather(
@@ -119,7 +124,8 @@ def load_parts(
 
     messages.run(give_and_take, group.over or (lambda: False))
     loaded = {key: _replace_values(whole[key], key, rest.values) for key in _SHARDED}
-    state.give({**loaded, **rest.others})
+    extra = join(rest.others[_EXTRA], targets)
+    state.give({**loaded, **rest.others, _EXTRA: extra})
     if group.rank == first == 0:
         state.give_generators(rest.others)
 
@@ -186,12 +192,21 @@ def _take_rest(part: dict[str, Any]) -> _Rest:
             dtype = leaf.local.dtype if isinstance(leaf, ShardPart) else leaf.dtype
             model[name.removeprefix("model.")] = (tuple(leaf.shape), dtype)
     others = {key: value for key, value in part.items() if key not in _SHARDED}
-    kinds = {name: str(shard.local.dtype) for name, shard in _parts(part).items()}
+    others[_EXTRA], _ = take_apart(part[_EXTRA])
+    kinds = {name: (shard.shape, shard.local.dtype) for name, shard in _parts(part).items()}
     return _Rest(values, others, kinds, model)
 
 
 def _parts(state: Mapping[str, Any]) -> dict[str, ShardPart]:
-    return {name: leaf for name, leaf in _leaves(state) if isinstance(leaf, ShardPart)}
+    found = {name: leaf for name, leaf in _leaves(state) if isinstance(leaf, ShardPart)}
+    _, extra = take_apart(state[_EXTRA])
+    return found | {f"{_EXTRA}.{name}": part for name, part in extra.items()}
+
+
+def _under(key: str, kinds: Mapping[str, Described]) -> dict[str, Described]:
+    """Return those of one part of a state, by their names in it."""
+    start = f"{key}."
+    return {name.removeprefix(start): one for name, one in kinds.items() if name.startswith(start)}
 
 
 def _leaves(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

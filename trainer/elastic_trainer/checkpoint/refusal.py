@@ -74,13 +74,19 @@ def refuse_unsaved_in_backward(model: torch.nn.Module, saved: Iterable[object]) 
 def refuse_sharded_extra(name: str, part: object) -> None:
     """Raises ValueError if a module or an optimizer, a state dict or a part of one, named so in
     `extra`, holds tensors that are divided among the ranks."""
-    if any(isinstance(one, DTensor) for one in _tensors(part)):
+    if sharded_tensors(part):
         raise ValueError(
             f"extra[{name!r}] holds sharded tensors (DTensor), and a commit has one rank's extra "
-            "for all: expected what every rank has alike. An average of weights belongs into the "
-            "model, as a part that is sharded with it; instead of a second optimizer, one with a "
-            "group of parameters for each"
+            "for all: expected what every rank has alike; or, beside a sharded model, a module, "
+            "or an optimizer whose state is divided as its parameters are, of which each rank's "
+            "part is saved"
         )
+
+
+def sharded_tensors(part: object) -> list[DTensor]:
+    """Return those of a module or an optimizer, a state dict or a part of one, that are divided
+    among the ranks; of an optimizer its parameters."""
+    return [one for one in _tensors(part) if isinstance(one, DTensor)]
 
 
 def _tensors(part: object) -> Iterator[Any]:

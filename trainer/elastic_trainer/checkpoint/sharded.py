@@ -31,6 +31,7 @@ from elastic_trainer.checkpoint.mirror import Mirror
 from elastic_trainer.checkpoint.model_state import ModelState
 from elastic_trainer.checkpoint.recovery import Identity
 from elastic_trainer.checkpoint.renewal import BackgroundWork
+from elastic_trainer.checkpoint.sharded_extra import join, take_apart
 from elastic_trainer.ranks.process_group import ProcessGroup, control_group
 from elastic_trainer.retry import describe
 from elastic_trainer.store.answer import SilenceError
@@ -222,6 +223,8 @@ class Shards:
         `peers` has failed elsewhere."""
         ranks = peers or ProcessGroup.current()
         rank = dist.get_rank()
+        rest, shards = take_apart(state["extra"])
+        parts = {"model": state["model"], "optimizer": state["optimizer"]}
         written: str | None = None
         problem: StorageError | None = None
         if rank == 0:
@@ -236,12 +239,12 @@ class Shards:
         with _told(f"step {step} can't be committed") as told:
             with peers.waiting() if peers is not None else contextlib.nullcontext():
                 save(
-                    {"model": state["model"], "optimizer": state["optimizer"]},
+                    {**parts, "extra": shards} if shards else parts,
                     storage_writer=self._writer(written),
                     process_group=peers.group if peers is not None else control_group(),
                 )
             if rank == 0:
-                extra = {"extra": state["extra"], "rng": state["rng"]}
+                extra = {"extra": rest, "rng": state["rng"]}
                 await_devices(extra)
                 records[EXTRA] = self._storage.write_file(
                     f"{written}/{EXTRA}", lambda file: torch.save(extra, cast(Any, file))
@@ -309,8 +312,18 @@ class Shards:
                 if name.startswith("model.") and isinstance(found, TensorStorageMetadata)
             }
         )
+        targets = self._state.extra_targets(
+            rest["extra"],
+            {
+                name.removeprefix("extra."): (tuple(found.size), found.properties.dtype)
+                for name, found in index.items()
+                if name.startswith("extra.") and isinstance(found, TensorStorageMetadata)
+            },
+        )
         state = self._state.take()
         wanted = {"model": state["model"], "optimizer": state["optimizer"]}
+        if targets:
+            wanted["extra"] = targets
         with _told(f"step {commit.step} can't be read") as told:
             load(
                 wanted,
@@ -321,7 +334,8 @@ class Shards:
                 process_group=control_group(),
             )
         raise_together(told.error, ProcessGroup.current())
-        self._state.give({**wanted, **rest, "cursor": commit.cursor})
+        extra = join(rest["extra"], targets)
+        self._state.give({**wanted, **rest, "extra": extra, "cursor": commit.cursor})
         if group.rank == 0:
             self._state.give_generators(rest)
             place = digest_of_location(self._storage.location)
