@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.storage import Storage
 from torch.utils.data import TensorDataset
 
-from tests.elastic_trainer.torchrun_job import Job
+from tests.elastic_trainer.torchrun_job import Job, children
 
 STEPS, STOPPED = 8, 3
 
@@ -319,3 +321,80 @@ def test_ranks_that_have_all_there_is_wait_for_no_word_at_a_fence(tmp_path: Path
     committed: list[bool] = []
     loop.checkpointer.commit = lambda *, stored: committed.append(stored)  # type: ignore[method-assign]
     assert loop._commit_at_fence() and committed == [True]
+
+
+ALL_LEAVE = """
+import os, sys, time
+from pathlib import Path
+import torch
+from torch.utils.data import TensorDataset
+from elastic_trainer import ElasticDataset, ElasticLoop
+from elastic_trainer.checkpoint.checkpointer import Checkpointer
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop import loop as loop_module
+
+folder = Path(sys.argv[1])
+
+
+class Link(WorkerLink):
+    def _on_stop_at(self, stop):
+        (folder / f"told-{os.environ['RANK']}-{stop.fence}-{stop.commit}").touch()
+        return super()._on_stop_at(stop)
+
+
+class Loop(ElasticLoop):
+    def _hand_over(self):
+        (folder / f"stands-{self.rank}").touch()
+        while self.rank == 1 and not (folder / "looks").exists():
+            time.sleep(0.01)
+        super()._hand_over()
+
+
+class Committing(Checkpointer):
+    def commit(self, **given):
+        (folder / f"commits-{self.data.group.rank}").touch()
+        super().commit(**given)
+
+
+loop_module.WorkerLink, loop_module.Checkpointer = Link, Committing
+net = torch.nn.Linear(2, 1)
+loop = Loop(
+    folder / "commits",
+    model=net,
+    optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+    data=ElasticDataset(TensorDataset(torch.ones(40, 2)), global_batch=4, epochs=10**6),
+    every=10**9,
+)
+for (x,) in loop:
+    with loop.step():
+        (loop.weight * loop.model(x).mean()).backward()
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.process
+def test_all_leave_with_one_commit_though_a_new_coordinator_tells_them_of_it_again(
+    tmp_path: Path,
+) -> None:
+    """Rank 0 hears of it from both coordinators, rank 1 looks once the second one has told it."""
+    job = Job(tmp_path, ALL_LEAVE, "1:2")
+
+    def exists(name: str) -> Callable[[object], bool]:
+        return lambda _: any(tmp_path.glob(name))
+
+    try:
+        job.start(0, 1)
+        job.stepping(2)
+        job.agents[0].send_signal(signal.SIGTERM)
+        job.until("both are at the fence", exists("stands-1"))
+        job.agents[1].send_signal(signal.SIGTERM)
+        job.until("all are told to leave", exists("told-1-*-True"))
+        job.until("rank 0 commits", exists("commits-0"))
+        told = set(tmp_path.glob("told-1-*-True"))
+        os.kill(children(job.agents[0].pid)["coordinator"], signal.SIGKILL)
+        job.until("told again", lambda _: set(tmp_path.glob("told-1-*-True")) > told)
+        (tmp_path / "looks").touch()
+        assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()
+    finally:
+        job.close()
+    assert newest(job) > 0

@@ -212,6 +212,8 @@ class ElasticLoop:
         """By rank, who leaves there."""
         self._handed_over = False
         """All that who leaves had is with who stays."""
+        self._committed = False
+        """At a fence, all ranks have committed, as all leave."""
         self._ended = False
         """The last step is committed, and the agent knows."""
         self._undone: ExtraBackup | None = None
@@ -511,7 +513,7 @@ class ElasticLoop:
             return False
         if order is Order.ABORTED:
             return True
-        stands = False
+        stands = self._committed = False
         while not stands:
             if not self._attempt(self._hand_over):
                 return True
@@ -539,8 +541,10 @@ class ElasticLoop:
             if not self._attempt(commit):
                 return False
             checkpointer.stand()
-        elif self._agreed.commit:
-            return self._attempt(partial(checkpointer.commit, stored=True))
+        elif self._agreed.commit and not self._committed:
+            # Once: a new coordinator tells all to leave again, of which some may hear that alone.
+            self._committed = self._attempt(partial(checkpointer.commit, stored=True))
+            return self._committed
         return True
 
     def _move_on(self) -> None:
