@@ -365,6 +365,6 @@ class ClaimPlacement:
         """Pods chosen so far may be part of a unit; the rest of it leaves too."""
         remainder, job.unit_remainder = job.unit_remainder, 0
         # Workers that don't exist complete a unit for nothing.
-        extra = min(remainder, job.existing - job.size)
+        extra = min(remainder, job.existing - job.size) if remainder else 0
         if extra > 0:
             self._draft.release(job, job.drop(extra), reclaimed=True)

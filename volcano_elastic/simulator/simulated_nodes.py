@@ -21,6 +21,8 @@ class SimulatedNodes:
         self._by_left: dict[int, dict[str, None]] = {}
         for name, left in self._left.items():
             self._by_left.setdefault(left, {})[name] = None
+        self._rooms: dict[int, int] = {}
+        """How many workers fit on all nodes as they are, by what each asks for."""
 
     def room(self, each: int, only: Collection[str] | None = None) -> int:
         """Return how many workers of `each` fit; on the nodes named, if any are."""
@@ -28,7 +30,12 @@ class SimulatedNodes:
             return 1 << 30
         if only is not None:
             return sum(max(0, self._left.get(name, 0)) // each for name in only)
-        return sum(len(names) * (left // each) for left, names in self._by_left.items() if left > 0)
+        found = self._rooms.get(each)
+        if found is None:
+            there = self._by_left.items()
+            found = sum([len(names) * (left // each) for left, names in there if left > 0])
+            self._rooms[each] = found
+        return found
 
     def take(self, each: int, only: Collection[str] | None = None) -> str | None:
         """Take so much of the fullest node that has it; return its name, or None."""
@@ -51,6 +58,7 @@ class SimulatedNodes:
             self._move(name, amount)
 
     def _move(self, name: str, change: int) -> None:
+        self._rooms.clear()
         left = self._left[name]
         names = self._by_left[left]
         del names[name]
