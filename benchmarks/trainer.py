@@ -15,8 +15,9 @@ instead of 30 min. Each worker notes the time after each of its steps, 10 ms apa
 medians of the tries, of which c10d gets one, as it takes a minute where a node is lost.
 
 `next step`: from the event to the first step in a world that knows of it; for a leave or a join,
-which nobody is surprised by, from the last step of the old world. `whole`: from the event to the
-first step with all nodes. `lost`: steps done again. `step`: the median time of a step before the
+which nobody is surprised by, from the last step of the old world. `whole`: from the same to the
+first step with all nodes: torchft's survivors make one step more without the newcomer, which gets
+the state meanwhile. `lost`: steps done again. `step`: the median time of a step before the
 event, which is part of both figures; `later`: of those after a leave or a join, in the new world.
 `torchft`, where build/torchft has it (see benchmarks.fault_torchft), begins a rank anew as
 something like torchrun would; its lighthouse is on no node, so none of these events takes it away.
@@ -249,7 +250,7 @@ def once(job: Job, event: str, number: int) -> Try:
     began = max(step.time for step in old) if event in _ANNOUNCED else at
     return Try(
         after[0].time - began,
-        whole[0].time - at if whole and event not in _ANNOUNCED else None,
+        whole[0].time - began if whole else None,
         max(0, newest + 1 - after[0].step),
         _step_seconds(before),
         _step_seconds(after) if event in _ANNOUNCED else None,

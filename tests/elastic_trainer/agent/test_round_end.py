@@ -16,7 +16,16 @@ from concurrent.futures import Future
 import pytest
 from elastic_trainer.agent.agent import Agent, DismissedError, PermanentFailureError
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
-from elastic_trainer.protocol.message import Completed, Dismissed, Member, Round, RoundOver
+from elastic_trainer.protocol.message import (
+    Completed,
+    Dismissed,
+    FenceStop,
+    Join,
+    Member,
+    Round,
+    RoundOver,
+    WorkersFailed,
+)
 
 from tests.elastic_trainer.agent.identity import alone
 
@@ -81,6 +90,18 @@ sys.stdin.read()
 """
 
 
+STANDS = """
+stop = heard(link.StopAt)
+say(link.Fenced(stop.fence, stop.step))
+heard(link.RoundOver)
+sys.stdin.readline()
+say(link.Idle(1))
+place = heard(link.Place)
+say(link.Joined(place.round, 0, 0))
+sys.stdin.read()
+"""
+
+
 ASKS_WHEN_TOLD = """
 heard(link.RoundOver)
 sys.stdin.readline()
@@ -116,6 +137,26 @@ class Node:
         assert self.agent._joining is not None
         port = self.agent._joining[0].store_port
         return Round(number, (Member("a", 0, "127.0.0.1"),), "127.0.0.1", port)
+
+    def stand_at_a_fence(self) -> Round:
+        """Have the worker stand there until it is told to go on; return the next round, as it is
+        made by what was said with that."""
+        self.agent._stream._resync_messages = lambda: ()  # as if a coordinator were there
+        self.hear(FenceStop(1, 1, 5, False))
+        until(lambda: self.agent._workers.local.fenced)
+        offer = self.agent._offer
+        assert offer is not None and offer.live and offer.round == 1
+        made = Round(2, (Member("a", 0, "127.0.0.1"),), "127.0.0.1", offer.store_port)
+        self.hear(RoundOver(1, "worker 1 joined"))
+        self.hear(made)
+        until(lambda: self.agent._next is not None)
+        assert self.agent._current is not None and self.agent._current.round == 1
+        return made
+
+    def go_on(self) -> None:
+        assert self.worker.stdin is not None
+        self.worker.stdin.write("\n")
+        self.worker.stdin.flush()
 
     def hear(self, message: object) -> None:
         self.agent._call(self.agent._receive, message)
@@ -187,15 +228,46 @@ def test_a_worker_that_waits_for_its_next_round_is_left_alone(node: Node) -> Non
     assert node.worker.poll() is None
 
 
+@pytest.mark.parametrize("node", [(STANDS, PATIENCE)], indirect=True, ids=["stands"])
+def test_a_round_that_was_made_at_a_fence_begins_once_the_workers_are_out(node: Node) -> None:
+    node.stand_at_a_fence()
+    node.go_on()
+    until(lambda: node.agent._workers.local.linked and node.agent._workers.local.round == 2)
+    assert node.agent._joining is None and node.agent._offer is None and node.agent._next is None
+    assert not node.agent.restart_wanted()
+
+
+@pytest.mark.parametrize("node", [(STANDS, PATIENCE)], indirect=True, ids=["stands"])
+def test_a_round_that_is_over_before_the_workers_are_out_of_the_last_one_is_asked_for_anew(
+    node: Node,
+) -> None:
+    made = node.stand_at_a_fence()
+    node.hear(RoundOver(2, "a peer was lost"))
+    node.go_on()
+    until(lambda: node.agent._joining is not None)
+    assert node.agent._joining == (Join(made.master_port, live=True, round=1), None)
+    assert node.agent._current is None
+
+
+@pytest.mark.parametrize("node", [(STANDS, PATIENCE)], indirect=True, ids=["stands"])
+def test_a_worker_that_ends_on_its_way_to_the_next_round_ends_that(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    node.stand_at_a_fence()
+    monkeypatch.setattr(node.agent._stream, "tell", told.append)
+    node.worker.kill()
+    until(lambda: WorkersFailed(2) in told)
+    assert node.agent._next is None
+
+
 @pytest.mark.parametrize("node", [(ASKS_WHEN_TOLD, PATIENCE)], indirect=True, ids=["late"])
 def test_a_worker_that_asks_for_a_round_when_the_coordinator_has_gone_hears_of_the_end(
     node: Node,
 ) -> None:
     node.hear(RoundOver(1, "a peer was lost"))
     node.hear(Completed())
-    assert node.worker.stdin is not None
-    node.worker.stdin.write("\n")
-    node.worker.stdin.flush()
+    node.go_on()
     assert node.worker.wait(PATIENCE) == 0
     assert node.agent.may_end(node.worker.pid, {})
     with pytest.raises(DismissedError, match="training is complete"):

@@ -87,6 +87,42 @@ def test_joiners_are_let_in_together_by_one_fence_at_a_common_step() -> None:
     assert job.state.rounds[-1].reason == "worker 2, 3 joined"
 
 
+def test_workers_at_a_fence_that_will_wait_get_their_places_without_another_word() -> None:
+    job = Job(min_nodes=1, max_nodes=4).running(0, 1)
+    for agent in ("a0", "a1"):
+        job.say(agent, Linked(1, recovers=True))
+    job.say("a2", Hello("a2", 2, "10.0.0.2"), Join(5002, live=True))
+    fence = job.last("a0", FenceAsk).fence
+    for agent in ("a0", "a1"):
+        job.say(agent, FenceReply(fence, 7))
+    job.say("a0", Fenced(fence, 8, 6000))
+    assert job.state.phase is Phase.FENCING
+    job.say("a1", Fenced(fence, 8, 6001))
+    assert job.last("a1", RoundOver).round == 1
+    made = job.last("a2", Round)
+    assert job.members() == ["a0", "a1", "a2"] and made.master_port == 6000
+    job.say("a1", Join(5001, live=True, round=1))  # which crossed it
+    assert job.state.phase is Phase.RUNNING and job.state.round == made
+    job.say("a1", Join(5001, live=True, round=2))
+    assert job.last("a0", RoundOver).round == 2, "its workers have left the new one"
+
+
+def test_who_will_not_wait_in_process_is_waited_for() -> None:
+    job = Job(min_nodes=1, max_nodes=4).running(0, 1, 2)
+    for agent in ("a0", "a1", "a2"):
+        job.say(agent, Linked(1, recovers=True))
+    job.say("a1", Leave())
+    fence = job.last("a0", FenceAsk).fence
+    for agent in ("a0", "a1", "a2"):
+        job.say(agent, FenceReply(fence, 7))
+    job.say("a0", Fenced(fence, 8, 6000), Fenced(fence, 8, 6000))
+    job.say("a1", Fenced(fence, 8, 6001))  # it began to leave just then
+    job.say("a2", Fenced(fence, 8))
+    assert job.state.phase is Phase.RESTARTING
+    job.say("a2", Join(5002, live=True, round=1))
+    assert job.members() == ["a0", "a2"]
+
+
 def test_a_leaver_leaves_at_the_fence_and_the_rest_go_on() -> None:
     job = Job(min_nodes=1, max_nodes=4).running(0, 1, 2)
     job.say("a1", Leave())

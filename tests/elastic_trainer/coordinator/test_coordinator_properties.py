@@ -121,11 +121,14 @@ class FakeAgent:
         if isinstance(message, FenceStop) and self.in_round(message.round) and not self.finished:
             self.fence, self.stop, self.fenced = message.fence, message.step, True
             self.step = max(self.step, message.step)
-            return [Fenced(message.fence, message.step)]
+            port = 1000 + self.index if self.recovers and not self.leaving else 0
+            return [Fenced(message.fence, message.step, port)]
         if isinstance(message, FenceCancel) and message.fence == self.fence:
             self.fence = 0
         if isinstance(message, RoundOver) and self.in_round(message.round):
-            return self.wait_in_process() if self.recovers else self.restart()
+            placed = any(isinstance(one, Round) for one in self.inbox)  # or it crosses its Join
+            said = self.wait_in_process(message.round) if self.recovers else self.restart()
+            return [] if self.live and placed else said
         if isinstance(message, Standby) and self.joined and not self.live:
             return self.wait_in_process()  # its workers have started
         return []
@@ -143,15 +146,15 @@ class FakeAgent:
         self.joined = False
         self.inbox.append(STARTED)
 
-    def wait_in_process(self) -> list[AgentMessage]:
+    def wait_in_process(self, round_: int = 0) -> list[AgentMessage]:
         if self.finished:
             return self.restart()  # out of the loop, they can only be started again
         self.restart()
         self.live = True
-        return [self.join()]
+        return [self.join(round_)]
 
-    def join(self) -> Join:
-        return Join(1000 + self.index, live=self.live)
+    def join(self, round_: int = 0) -> Join:
+        return Join(1000 + self.index, live=self.live, round=round_)
 
 
 def bounded(low: int, more: int, unit: int) -> Settings:

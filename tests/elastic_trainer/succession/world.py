@@ -235,10 +235,10 @@ class World:
         elif isinstance(message, FenceAsk):
             stream.up.append(FenceReply(message.fence, 1))
         elif isinstance(message, FenceStop):
-            stream.up.append(Fenced(message.fence, message.step))
+            stream.up.append(Fenced(message.fence, message.step, 1))
         elif isinstance(message, RoundOver) and _round_of(agent) == message.round:
             agent.current = None
-            stream.up.append(Join(1, live=True))
+            stream.up.append(Join(1, live=True, round=message.round))
 
     def _take(self, agent: Agent, known: Electorate) -> None:
         agent.voter = take(agent.voter, known)

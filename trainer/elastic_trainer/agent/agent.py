@@ -136,6 +136,7 @@ class Agent:
             idle=self._join_again,
             secondary_failure=self._failures.secondary_failure,
             fatal=self._give_up_on,
+            offer=self._offer_store,
         )
         self._workers.learn(identity.commits)
         self._metrics = WorkerMetrics()
@@ -161,6 +162,10 @@ class Agent:
         self._last_round = 0
         self._joining: tuple[Join, Future[Round] | None] | None = None
         """Without a future it is for workers that wait in process."""
+        self._offer: Join | None = None
+        """That for workers which are at a fence, and will wait in process."""
+        self._next: Round | None = None
+        """Made by it, until the workers are out of the round before."""
         self._stores: list[TCPStore] = []
         """The last two that this agent offered to serve a round with."""
         self._leaving = False
@@ -356,6 +361,9 @@ class Agent:
             self._stream.tell(moved)
 
     def _look_after_workers(self) -> None:
+        if self._next is not None and self._workers.local.failed:  # on the way to it
+            self._stream.tell(WorkersFailed(self._next.round))
+            self._next = None
         self._metrics.read(self._workers.reading())
         self._see_workers_out()
         self._end_if_never_told(time.monotonic())
@@ -382,6 +390,7 @@ class Agent:
 
     def _resync_messages(self) -> Iterator[AgentMessage]:
         """All that a coordinator that was started anew needs to know."""
+        self._next = None  # it isn't told of a round that no worker is in
         yield self._hello()
         yield from self._failures.kept
         if self._closing:
@@ -485,6 +494,8 @@ class Agent:
         elif isinstance(message, Round):
             self._begin(message)
         elif isinstance(message, RoundOver):
+            if self._next is not None and message.round == self._next.round:
+                self._next = None
             if self._current is not None and message.round == self._current.round:
                 self._end_round(message.round)
         elif isinstance(message, FenceAsk):
@@ -493,6 +504,7 @@ class Agent:
         elif isinstance(message, FenceStop):
             if message.round == local.round:
                 self._workers.stop(message)
+                self._offer_store()  # beside the last step
         elif isinstance(message, FenceCancel):
             self._workers.cancel(message.fence)
         elif isinstance(message, Inspect):
@@ -528,6 +540,9 @@ class Agent:
         self._last_round = max(self._last_round, begun.round)
         self._recheck.end()
         self._workers.learn(begun.commits, begun.last_run)
+        if self._joining is None and self._offer is not None and self._workers.local.recovers:
+            self._next = begun
+            return
         if self._joining is None:
             self._stream.tell(WorkersFailed(begun.round))  # nobody here to start workers
             return
@@ -561,10 +576,26 @@ class Agent:
 
     def _join_again(self) -> None:
         """All workers wait in process."""
-        self._joining = (Join(self._serve_store(), live=True), None)
+        begun, self._next = self._next, None
+        offered, self._offer = self._offer, None
+        self._joining = (offered or self._join_in_process(), None)
+        if begun is not None:
+            self._begin(begun)
+            return
         self._current = None
         self._stream.tell(self._joining[0])
         self._dismiss_if_complete()
+
+    def _join_in_process(self) -> Join:
+        return Join(self._serve_store(), live=True, round=self._workers.local.round)
+
+    def _offer_store(self) -> int:
+        """Return the port of a store for the next round, if workers at a fence will wait for it."""
+        if self._leaving or not self._workers.local.recovers:
+            self._offer = None
+        elif self._offer is None:
+            self._offer = self._join_in_process()
+        return self._offer.store_port if self._offer is not None else 0
 
     def _serve_store(self) -> int:
         """The port of a fresh store, for the round if it falls to this agent.
@@ -585,7 +616,7 @@ class Agent:
         if self._fatal is not None:
             future.set_exception(PermanentFailureError(self._fatal))
             return
-        self._current = None
+        self._current = self._next = self._offer = None
         self._metrics.read(self._workers.reading())  # the last of those that are gone
         self._metrics.started()
         self._workers.end()

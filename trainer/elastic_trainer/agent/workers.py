@@ -68,6 +68,8 @@ class WorkerServer:
         idle: all workers are out of any round, and wait for the next.
         secondary_failure: a worker's exception followed from the end of its round.
         fatal: a worker says why none is to be started again.
+        offer: returns the port of a store for the next round, as all workers stand at a fence; 0:
+            they are not to wait for it.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class WorkerServer:
         idle: Callable[[], None],
         secondary_failure: Callable[[Exit], None],
         fatal: Callable[[str], None],
+        offer: Callable[[], int] = lambda: 0,
     ) -> None:
         self._listener = Listener(self._serve)
         self.address = self._listener.address
@@ -96,7 +99,7 @@ class WorkerServer:
         self._failing = failing
         self._idle = idle
         self._secondary_failure = secondary_failure
-        self._fatal = fatal
+        self._fatal, self._offer = fatal, offer
         self.notes: dict[int, str] = {}
         """Why this agent killed a worker, by process id; of the round."""
         self.places: dict[int, tuple[int, int]] = {}
@@ -389,7 +392,7 @@ class WorkerServer:
         worker.fenced = True
         if local.fenced:
             self._tell_progress()
-            self._tell(Fenced(local.fence, fenced.step))
+            self._tell(Fenced(local.fence, fenced.step, self._offer()))
 
     def _on_committed(self, local: LocalRound, worker: Worker, done: link.Committed) -> None:
         self._committed(done.step, done.round, done.place, done.size)

@@ -133,6 +133,8 @@ class Fence:
     leavers: frozenset[str] = frozenset()
     """The agents that leave, as was told with the stop."""
     fenced: frozenset[str] = frozenset()
+    offers: PersistentMap[str, int] = field(default_factory=PersistentMap)
+    """By agent, the port of its store for the next round, which its workers will wait for."""
     reached: bool = False
     """Workers of a node stand there, and commit."""
 

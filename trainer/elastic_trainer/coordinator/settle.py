@@ -476,8 +476,20 @@ def _settle_fencing(draft: Draft) -> None:
         fence = _tell_stop_anew(draft, fence)
     if _all_members(draft, fence.fenced):
         draft.end_round(_fence_reason(draft, fence))
+        _take_offers(draft, fence)
     elif now >= fence.deadline:
         draft.end_round(f"{fence.reason}; the fence was not reached in time")
+
+
+def _take_offers(draft: Draft, fence: Fence) -> None:
+    """Count those as waiting whose workers will, so that the next round needs no further word."""
+    agents = draft.state.agents
+    found = ((agents.get(name), port) for name, port in fence.offers.items())
+    draft.put_all(
+        replace(agent, joined_at=draft.now, store_port=port, live=True)
+        for agent, port in found
+        if agent is not None and agent.expected
+    )
 
 
 def _all_members(draft: Draft, told: Collection[str]) -> bool:
@@ -531,6 +543,7 @@ def _tell_stop_anew(draft: Draft, fence: Fence) -> Fence:
         deadline=max(min(deadline, limit), draft.now),
         leavers=leaving,
         fenced=frozenset(),
+        offers=PersistentMap(),
     )
     draft.state = replace(state, fence=fence, last_fence=number)
     _tell_stop(draft, fence)

@@ -286,6 +286,8 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
         draft.begin_attempt()
         state = draft.state
     member = state.round is not None and state.round.rank_of(agent.agent) is not None
+    if member and agent.attached and 0 < message.round < _round_number(state):
+        return  # by what it said at the fence it has a place, of which it hears just now
     if member and (agent.attached or state.phase is Phase.ADOPTING):
         draft.end_round(f"workers of worker {agent.pod_index} failed", failed=agent.agent)
     went = agent.attached
@@ -416,6 +418,9 @@ def _fenced(draft: Draft, agent: Agent, message: Fenced) -> None:
     fence = draft.state.fence
     if fence is not None and fence.fence == message.fence and agent.attached:
         fence = replace(fence, fenced=fence.fenced | {agent.agent})
+        if message.store_port:
+            offers = fence.offers.with_entry(agent.agent, message.store_port)
+            fence = replace(fence, offers=offers)
         draft.state = replace(draft.state, fence=fence)
 
 

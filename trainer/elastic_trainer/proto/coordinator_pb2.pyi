@@ -143,12 +143,14 @@ class NewestCommit(_message.Message):
     def __init__(self, place: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("store_port", "live")
+    __slots__ = ("store_port", "live", "round")
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     LIVE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     store_port: int
     live: bool
-    def __init__(self, store_port: _Optional[int] = ..., live: _Optional[bool] = ...) -> None: ...
+    round: int
+    def __init__(self, store_port: _Optional[int] = ..., live: _Optional[bool] = ..., round: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("term", "host", "min_nodes", "max_nodes", "goodput", "beat_seconds")
@@ -249,12 +251,14 @@ class Stopped(_message.Message):
     def __init__(self, fence: _Optional[int] = ...) -> None: ...
 
 class Fenced(_message.Message):
-    __slots__ = ("fence", "step")
+    __slots__ = ("fence", "step", "store_port")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     fence: int
     step: int
-    def __init__(self, fence: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    store_port: int
+    def __init__(self, fence: _Optional[int] = ..., step: _Optional[int] = ..., store_port: _Optional[int] = ...) -> None: ...
 
 class Transferring(_message.Message):
     __slots__ = ("round", "bytes")

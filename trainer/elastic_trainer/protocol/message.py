@@ -209,6 +209,8 @@ class Whole:
 class Join:
     store_port: int = 0
     live: bool = False
+    round: int = 0
+    """That its workers were in; 0: none, or not known."""
 
 
 @dataclass(frozen=True)
@@ -262,6 +264,9 @@ class Stopped:
 class Fenced:
     fence: int = 0
     step: int = -1
+    store_port: int = 0
+    """Port of a store for the next round, which its workers will wait for in process: with it this
+    is their Join, once the round is over. 0: they say so when they wait."""
 
 
 @dataclass(frozen=True)
