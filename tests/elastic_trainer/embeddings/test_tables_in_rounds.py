@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,41 @@ def test_tables_end_as_undisturbed_over_25_events_of_up_to_six_holders(
         kinds = ["kill", *["join"] * (nodes < HOLDERS), *["leave"] * (nodes > 1)]
         events.append("join" if len(events) < HOLDERS - 1 else draw.choice(kinds))
     disturb(job, events, draw, tell=True)
+    assert_undisturbed(job, tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_leaves_and_joins_that_follow_at_any_moment_cost_no_row_and_no_step(
+    job: Job, tmp_path: Path, seed: int, request: pytest.FixtureRequest
+) -> None:
+    """Also between two rounds, or before a round has made a step."""
+    if not request.config.getoption("--long"):
+        pytest.skip("takes minutes: --long")
+    draw = random.Random(seed)
+    job.start(0, 1, 2, environment=PATIENT)
+    job.stepping(3)
+    running, leaving = [0, 1, 2], list[int]()
+    for _ in range(20):
+        there = [one for one in leaving if job.agents[one].poll() is None]
+        free = [one for one in range(HOLDERS) if one not in (*running, *there)]
+        if len(running) > 1 and (not free or draw.random() < 0.5):
+            index = draw.choice(running[1:])
+            job.agents[index].send_signal(signal.SIGTERM)
+            running.remove(index)
+            leaving.append(index)
+        elif free:
+            job.start(free[0], environment=PATIENT)
+            running.append(free[0])
+        if draw.random() < 0.3:
+            job.stepping(len(running))
+        else:
+            time.sleep(draw.uniform(0.0, 1.0))
+    job.stepping(len(running))
+    for index in set(leaving) - set(running):
+        job.wait(index)
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in running] == [0] * len(running), job.logs()
+    assert not went_back(job)
     assert_undisturbed(job, tmp_path / "undisturbed")
 
 
