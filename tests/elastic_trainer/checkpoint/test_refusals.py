@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from elastic_trainer import Checkpointer, ElasticDataset, ElasticLoop
+from elastic_trainer.checkpoint.model_state import MismatchError, ModelState
 from elastic_trainer.checkpoint.refusal import (
     NCCL_ERRORS_VARIABLE,
     backend,
@@ -129,6 +130,26 @@ def test_sharded_tensors_in_extra_that_no_commit_has_are_refused(
     second.state[net.bias]["momentum_buffer"] = net.weight.detach().clone()
     with pytest.raises(ValueError, match=r"extra\['second'\] .*divided as its parameters are"):
         Checkpointer(tmp_path, **given, extra={"second": second}).state.take()
+
+
+def test_a_commit_that_has_one_ranks_part_of_an_extra_is_refused(
+    tmp_path: Path, group: None
+) -> None:
+    """Each rank would get that one's part."""
+    net = fully_shard(torch.nn.Linear(2, 1), mesh=init_device_mesh("cpu", (1,)))
+    second = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    data = ElasticDataset(TensorDataset(torch.ones(4, 2)), batch_size=2, epochs=1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    extra = {"second": second}
+    state = ModelState(net, optimizer, data, extra)
+    net(torch.ones(1, 2)).sum().backward()
+    second.step()
+    saved = {"second": second.state_dict()}
+    with pytest.raises(
+        MismatchError, match=r"second\.state\.0\.momentum_buffer is one rank's part"
+    ):
+        state.extra_targets(saved, {})
+    assert ModelState(net, optimizer, data, {}).extra_targets(saved, {}) == {}
 
 
 def test_names_of_sharded_tensors_in_extra_are_their_own(tmp_path: Path, group: None) -> None:

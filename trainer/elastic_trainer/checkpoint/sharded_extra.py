@@ -79,6 +79,12 @@ def empty_targets(
     """
     found: dict[str, DTensor] = {}
     likes = {name: _likes(part) for name, part in parts.items()}
+    for way, _ in _walk(noted, (), is_sharded):
+        if way[0] in parts:  # as commits were written that held one rank's extra as it was
+            raise ExtraMismatchError(
+                f"extra's {_name(way)} is one rank's part in the checkpoint, which lacks the "
+                f"others': expected no {way[0]!r} in extra"
+            )
     for way, note in _walk(noted, (), _is_note):
         if way[0] not in parts:
             continue
