@@ -246,18 +246,18 @@ def test_who_begins_to_leave_while_it_gets_a_leavers_rows_takes_none_along(
 def test_who_begins_to_leave_between_two_rounds_takes_no_rows_along(
     job: Job, tmp_path: Path
 ) -> None:
-    environment = {"DIE_AT": "between", **PATIENT}
+    environment = {"DIE_AT": "between", "BACKUP": "1", **PATIENT}
     job.start(0, 1, 2, environment=environment)
-    job.stepping(3)
-    job.start(3, environment=environment)
-    told = job.until("the others wait for one", lambda told: (job.folder / "between").exists())
+    told = job.stepping(3)
+    os.kill(told["pids"]["1"][0], signal.SIGKILL)
+    job.until("the others wait for one", lambda told: (job.folder / "between").exists())
     job.agents[2].send_signal(signal.SIGTERM)
     job.until("it leaves", lambda told: 2 in told["leaving"] or job.agents[2].poll() is not None)
     (job.folder / "told").touch()
     assert job.wait(2) == 0, job.logs()
-    job.stepping(3, after_round=told["round"])
+    job.stepping(2, after_round=told["round"])
     (job.folder / "enough").touch()
-    assert [job.wait(index) for index in (0, 1, 3)] == [0, 0, 0], job.logs()
+    assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()
     assert not went_back(job)
     assert_undisturbed(job, tmp_path / "undisturbed")
 
