@@ -204,6 +204,37 @@ def test_a_leaver_waits_for_a_round_that_is_not_linked_yet_to_give_its_rows() ->
     assert job.dismissed(2), "Kubernetes kills it after 30 s"
 
 
+def test_who_leaves_last_waits_for_its_round_to_link_and_commit() -> None:
+    """The others have left at the fence before, and nobody else has the state."""
+    for stays in (False, True):
+        job = Job(min_nodes=1, max_nodes=4).running(0, 1, 2)
+        for index in (0, 1, 2):
+            job.say(f"a{index}", Linked(1, recovers=True))
+        job.say("a2", Leave())
+        fence = job.last("a2", FenceAsk).fence
+        for index in (0, 1, 2):
+            job.say(f"a{index}", FenceReply(fence, 3))
+        for index in (0, 1, 2):
+            job.say(f"a{index}", Fenced(fence, 4))
+        for index in (0, 1):
+            job.say(f"a{index}", Join(5000 + index, live=True))
+        assert job.members() == ["a0", "a1"]
+        job.say("a0", Leave())
+        if not stays:
+            job.say("a1", Leave())
+        job.pass_time(5.0)
+        if stays:
+            job.last("a0", Dismissed)
+            continue
+        assert job.state.phase is Phase.RUNNING
+        for index in (0, 1):
+            job.say(f"a{index}", Linked(2, recovers=True))
+        fence = job.last("a0", FenceAsk).fence
+        for index in (0, 1):
+            job.say(f"a{index}", FenceReply(fence, 4))
+        assert job.last("a0", FenceStop).commit
+
+
 def test_leavers_that_nobody_stays_with_make_a_round_that_commits_or_go_at_once() -> None:
     job = TableJob(min_nodes=2, max_nodes=4).between(0, 1)
     job.feed(Lost("a9"))

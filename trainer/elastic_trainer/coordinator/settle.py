@@ -387,9 +387,12 @@ def _settle_running(draft: Draft) -> None:
 
 
 def _waits_unlinked_until(state: State, leaver: Agent) -> float:
-    """Return until when a leaver waits for a round to link, which has a fence only then: one that
-    has rows to give away as long as it may."""
-    if leaver.recovers and holds_rows(state, leaver):
+    """Return until when a leaver waits for a round to link, which has a fence only then: as long as
+    it may where it has rows to give away, or where nobody stays with the state, so that they commit
+    there."""
+    agents = state.agents
+    alone = agents.count(Trait.LEAVING) == agents.count(Trait.ATTACHED)
+    if leaver.recovers and (alone or holds_rows(state, leaver)):
         return leaver.leave_by
     return (leaver.leaving_since or 0.0) + state.settings.unlinked_leave
 
