@@ -60,6 +60,20 @@ def pytest_collection() -> Iterator[object]:
         gc.enable()
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if getattr(session.config.option, "loadgroup", False):  # in a worker under --dist loadgroup
+        alone = [
+            one.nodeid
+            for one in session.items
+            if one.get_closest_marker("xdist_group") and "@" not in one.nodeid
+        ]
+        if alone:
+            raise pytest.UsageError(
+                f"expected --dist loadgroup to keep tests of a group in one process, found "
+                f"{alone[0]} without its group: this pytest and pytest-xdist don't go together"
+            )
+
+
 def pytest_unconfigure() -> None:
     gc.unfreeze()
 
