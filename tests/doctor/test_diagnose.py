@@ -23,11 +23,15 @@ from volcano_elastic.doctor.installation import needed_rights, release
 NOW = datetime(2026, 11, 23, 12, 0, 0, tzinfo=UTC)
 OUR_CRDS = {
     crd["metadata"]["name"]: crd
-    for crd in (yaml.safe_load((assets.CRDS / name).read_text()) for name in assets.OURS)
+    for crd in (
+        yaml.load((assets.CRDS / name).read_text(), yaml.CSafeLoader) for name in assets.OURS
+    )
 }
 CRDS = {
     crd["metadata"]["name"]: crd
-    for crd in (yaml.safe_load(file.read_text()) for file in assets.CRDS.glob("*.yaml"))
+    for crd in (
+        yaml.load(file.read_text(), yaml.CSafeLoader) for file in assets.CRDS.glob("*.yaml")
+    )
 }
 
 

@@ -75,7 +75,7 @@ def _lines(outcome: Sequence[Snapshot]) -> str:
 
 
 def load(path: Path = FILE) -> list[Scenario]:
-    document = yaml.safe_load(path.read_text())
+    document = yaml.load(path.read_text(), yaml.CSafeLoader)  # ten times as quick: a second
     return [
         Scenario(
             one["name"],
