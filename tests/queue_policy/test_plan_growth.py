@@ -220,6 +220,19 @@ def test_growth_that_does_not_pay_for_the_pause_waits() -> None:
     assert plan(seen, NOW).unchanged["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
 
 
+@pytest.mark.parametrize(("room", "pause"), [(2, None), (1, seconds(0))])
+def test_who_gives_to_a_minimum_does_not_grow_elsewhere_at_once(
+    room: int, pause: timedelta | None
+) -> None:
+    """Carried out as growth, the pod in the newcomer's way would stay."""
+    a, newcomer = job("a", 2, 4, 3, pause=pause), job("b", 2, 2, node_selector={"zone": "x"})
+    nodes = [node("n1", 2, labels={"zone": "x"}), node("n2", 2 + room)]
+    made = plan(world(nodes, [a, newcomer], pods(a, "n2", "n1", "n2")), NOW)
+    assert [(d.new, d.remove, d.reason) for d in made.decisions] == [
+        (2, ("ns/a-worker-1",), Reason.SHRUNK_FOR_MINIMUM)
+    ]
+
+
 def test_the_first_growth_has_no_cooldown_even_in_a_policy() -> None:
     assert new_size(plan(alone(job("a", 1, 4), 1, grow=Grow(cooldown=seconds(300))), NOW), "a") == 4
 

@@ -267,9 +267,10 @@ class FreeRoom:
         return None if count == wanted else Reason.NO_ROOM
 
     def _pays(self, taker: JobDraft, size: int, whole: bool) -> bool:
-        """Return whether growing to `size` is worth the pause, if there is one."""
-        if not taker.bound:
-            return True
+        """Return whether growing to `size` is worth the pause, if there is one. Who gives to a
+        claim does not grow at once: carried out as growth, its pods would stay."""
+        if taker.removed or not taker.bound:
+            return not taker.removed
         state, job = taker.state, taker.job
         log_speed = state.curve.log_speed
         won = log_speed(size) - log_speed(max(1, job.desired))
