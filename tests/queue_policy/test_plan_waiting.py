@@ -14,6 +14,7 @@ from tests.queue_policy.world import (
     by_job,
     gpus,
     job,
+    new_size,
     node,
     pod,
     pods,
@@ -199,4 +200,7 @@ def test_a_job_does_not_grow_while_a_pod_of_an_earlier_size_has_still_to_go() ->
     made = plan(seen, NOW)
     assert made.decisions == ()
     assert made.unchanged["ns/a"].why_not_more is Reason.WAITING_FOR_PODS
-    assert plan(applied(seen, made, NOW), NOW).decisions == ()
+    gone = applied(seen, made, NOW)
+    assert [p.index for p in gone.pods] == [0]
+    assert new_size(plan(gone, NOW), "a") == 2
+    assert plan(applied(gone, plan(gone, NOW), NOW), NOW).decisions == ()

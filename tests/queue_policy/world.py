@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from volcano_elastic.api.queue_policy import QueuePolicy
+from volcano_elastic.cluster_state.job_pods import existing, goes_on_without_first
 from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.snapshot.snapshot import Job, Node, Pod, Queue, Snapshot
 
@@ -126,17 +127,15 @@ def applied(snapshot: Snapshot, made: Plan, now: datetime) -> Snapshot:
                 old, desired=decision.new, last_scale=now, last_reason=str(decision.reason)
             )
         jobs.append(new)
+        alive = [p for p in kept if p.job == new.key and not p.terminating]
+        for p in _beyond(new, alive):
+            kept.remove(p)
+            alive.remove(p)
+            if p.node is not None:
+                kept.append(replace(p, terminating=True, leaves_by=now + timedelta(seconds=30)))
         if new.key not in made.admitted:
             continue
         names = {p.key for p in kept}
-        alive = [p for p in kept if p.job == new.key and not p.terminating]
-        # Whom a size has no place for, the job's reconcile deletes, the last first.
-        alive.sort(key=lambda p: p.index)
-        for p in alive[max(0, new.desired - new.succeeded) :]:
-            kept.remove(p)
-            if p.node is not None:
-                kept.append(replace(p, terminating=True, leaves_by=now + timedelta(seconds=30)))
-        del alive[max(0, new.desired - new.succeeded) :]
         missing = new.desired - len(alive) - new.succeeded
         index = 0
         # A terminating pod still has its name: the operator takes the next one, but waits for
@@ -150,6 +149,15 @@ def applied(snapshot: Snapshot, made: Plan, now: datetime) -> Snapshot:
             kept.append(made_pod)
             names.add(made_pod.key)
     return replace(snapshot, pods=tuple(kept), jobs=tuple(jobs), memory=made.memory)
+
+
+def _beyond(owner: Job, alive: list[Pod]) -> list[Pod]:
+    """Whom the size has no place for, and the job's reconcile deletes: what holds least first, of
+    equals the last. Worker 0 stays unless the others go on without it."""
+    bound = [p for p in alive if p.node is not None]
+    others = [p for p in alive if p.index != 0 or goes_on_without_first(owner, bound)]
+    others.sort(key=lambda p: (p.node is not None, p.running, -p.index))
+    return others[: max(0, existing(owner, alive) - owner.desired)]
 
 
 def settled(snapshot: Snapshot) -> Snapshot:
