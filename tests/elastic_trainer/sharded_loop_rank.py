@@ -156,7 +156,8 @@ class _Life(Rank):
             if step != life.round.fence:
                 return Order.GO
             leaves = life.round.node_of(life.rank) in life.round.leavers
-            link.told = StopAt(1, step, leaves, commit=False, memory_stays=not leaves)
+            commit = life.round.all_leave
+            link.told = StopAt(1, step, leaves, commit, memory_stays=not leaves)
             return Order.LEAVE if leaves else Order.FENCE
 
         def saved(_: WorkerLink, path: str, *__: Any, **___: Any) -> None:

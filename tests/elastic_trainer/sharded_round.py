@@ -92,6 +92,10 @@ class Round:
     def world(self) -> int:
         return len(self.nodes) * self.local
 
+    @property
+    def all_leave(self) -> bool:
+        return set(self.nodes) <= set(self.leavers)
+
     def node_of(self, rank: int) -> int:
         return self.nodes[rank // self.local]
 
@@ -121,7 +125,8 @@ class _Agent(WorkerLink):
         super().__init__(None)
         self._rank = rank
         self._leaving = rank.round.node_of(rank.rank) in rank.round.leavers
-        self.told = StopAt(1, -1, self._leaving, commit=False, memory_stays=not self._leaving)
+        commit = rank.round.all_leave
+        self.told = StopAt(1, -1, self._leaving, commit, memory_stays=not self._leaving)
 
     def boundary(self, step: int, samples: int = 0, waited: float = 0.0) -> Order:
         if step != self._rank.round.fence:

@@ -142,8 +142,9 @@ class Node:
         """Have the worker stand there until it is told to go on; return the next round, as it is
         made by what was said with that."""
         self.agent._stream._resync_messages = lambda: ()  # as if a coordinator were there
-        self.hear(FenceStop(1, 1, 5, False))
+        self.hear(FenceStop(1, 1, 5, False, commit=True))
         until(lambda: self.agent._workers.local.fenced)
+        assert self.agent._hello().stop_commits, "a new coordinator tells nobody otherwise"
         offer = self.agent._offer
         assert offer is not None and offer.live and offer.round == 1
         made = Round(2, (Member("a", 0, "127.0.0.1"),), "127.0.0.1", offer.store_port)

@@ -90,10 +90,12 @@ class AgentLink(WorkerLink):
     def __init__(self, order: Order, at: int) -> None:
         super().__init__(None)
         self.order, self.at = order, at
+        self.commit = order is Order.LEAVE
+        """At a fence, all commit to storage."""
         self.noted: list[tuple[str, int]] = []
 
     def boundary(self, step: int, samples: int = 0, waited: float = 0.0) -> Order:
-        self.told = StopAt(1, step, self.order is Order.LEAVE, commit=False)
+        self.told = StopAt(1, step, self.order is Order.LEAVE, self.commit)
         return self.order if step == self.at else Order.GO
 
     def wait_at_fence(self, step: int, fence: int) -> bool:
@@ -264,6 +266,19 @@ class TestCheckpointer:
             Script(tmp_path, link=link).train()
         assert link.noted == [("committed", 5), (f"fenced {order.value}", 5)]
         assert Script(tmp_path).data.steps == 5
+
+    @pytest.mark.parametrize("commit", [False, True])
+    def test_a_fence_waits_for_storage_where_too_few_stay(
+        self, tmp_path: Path, commit: bool
+    ) -> None:
+        link = AgentLink(Order.FENCE, at=2)
+        link.commit = commit
+        script = Script(tmp_path, link=link)
+        stored: list[bool] = []
+        script.checkpointer.commit = lambda **given: stored.append(given["stored"])  # type: ignore[method-assign]
+        with pytest.raises(Fenced):
+            script.train()
+        assert stored == [commit]
 
     def test_the_end_is_committed_then_told(self, tmp_path: Path) -> None:
         link = AgentLink(Order.GO, at=0)

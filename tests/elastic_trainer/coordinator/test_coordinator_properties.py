@@ -81,6 +81,8 @@ class FakeAgent:
         self.linked = self.leaving = self.joined = self.live = False
         self.fence = 0
         self.stop = -1
+        self.commits = False
+        """It was told to commit to storage there."""
         self.fenced = False
         self.step = -1
         self.last_round = 0
@@ -98,6 +100,7 @@ class FakeAgent:
             leaving=self.leaving,
             fence=self.fence,
             stop_step=self.stop,
+            stop_commits=self.commits,
             fenced=self.fenced,
             finished=self.finished,
             succeeded=self.succeeded,
@@ -113,13 +116,16 @@ class FakeAgent:
             self.round, self.joined, self.linked = message, False, True
             self.last_round = max(self.last_round, message.round)
             self.fence, self.stop, self.fenced, self.step = 0, -1, False, -1
+            self.commits = False
             self.finished = self.succeeded = False
             return [Linked(message.round, recovers=self.recovers)]
         if isinstance(message, FenceAsk) and self.in_round(message.round):
             self.fence, self.stop, self.fenced = message.fence, -1, False
+            self.commits = False
             return [FenceReply(message.fence, self.step)]
         if isinstance(message, FenceStop) and self.in_round(message.round) and not self.finished:
             self.fence, self.stop, self.fenced = message.fence, message.step, True
+            self.commits = message.commit
             self.step = max(self.step, message.step)
             port = 1000 + self.index if self.recovers and not self.leaving else 0
             return [Fenced(message.fence, message.step, port)]
@@ -181,6 +187,8 @@ class AnyOrder(RuleBasedStateMachine):
         """The range is another one than when the round was made."""
         self.ended: dict[int, set[str]] = {}
         """By round, the agents whose workers have all ended with code 0."""
+        self.commits: dict[int, int] = {}
+        """By round, the first fence at which an agent has heard that all commit to storage."""
         self.restart_state()
 
     def restart_state(self) -> None:
@@ -240,12 +248,20 @@ class AnyOrder(RuleBasedStateMachine):
             self.read(ready[pick % len(ready)])
 
     def read(self, agent: FakeAgent) -> None:
+        heard, number = agent.inbox[0], agent.round.round if agent.round is not None else 0
+        if isinstance(heard, FenceAsk) and agent.in_round(heard.round):
+            self.commits.pop(number, None)
         for message in agent.read():
             self.feed(Received(agent.name, message))
             if isinstance(message, Linked):
                 self.feed(Received(agent.name, self.tables))
         if agent.round is not None:
             self.known[agent.round.round] = agent.round
+        if isinstance(heard, FenceStop) and agent.fence == heard.fence and agent.in_round(number):
+            first = self.commits.get(number, heard.fence + 1)
+            assert heard.commit or heard.fence < first, "one waits for the others in vain"
+            if heard.commit:
+                self.commits[number] = min(first, heard.fence)
 
     @rule(pick=st.integers(0, 100))
     def workers_fail(self, pick: int) -> None:
@@ -347,6 +363,7 @@ class AnyOrder(RuleBasedStateMachine):
         # Soft state: what nobody alive knows is forgotten, and may be used again.
         told = max((agent.last_round for agent in agents), default=0)
         self.known = {number: made for number, made in self.known.items() if number <= told}
+        self.commits = {number: fence for number, fence in self.commits.items() if number <= told}
         order.shuffle(agents)
         for agent in agents:
             agent.inbox = [message for message in agent.inbox if message is STARTED]

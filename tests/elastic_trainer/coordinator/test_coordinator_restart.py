@@ -89,6 +89,13 @@ def test_a_stop_step_told_to_one_rank_holds_for_all_after_a_restart() -> None:
     job.last("a0", RoundOver)
 
 
+def test_all_commit_at_an_adopted_fence_if_one_rank_was_told_so_whatever_the_range_is() -> None:
+    for told in (False, True):
+        job = adopted(fence=9, stop_step=73, stop_commits=told)
+        hello_again(job, fence=9, leaving=True)
+        assert all(job.last(agent, FenceStop).commit is told for agent in ("a0", "a1"))
+
+
 def test_a_fence_without_a_stop_step_is_called_off_after_a_restart() -> None:
     job = adopted(fence=9)
     hello_again(job)

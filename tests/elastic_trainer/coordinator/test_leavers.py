@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.leavers import GIVE_SECONDS, wait_until
-from elastic_trainer.coordinator.model import Lost, Phase, Received, Settings, State, Tick
+from elastic_trainer.coordinator.model import (
+    Lost,
+    NewRange,
+    Phase,
+    Received,
+    Settings,
+    State,
+    Tick,
+)
 from elastic_trainer.coordinator.state import step
 from elastic_trainer.protocol.message import (
     Dismissed,
@@ -227,6 +235,87 @@ def test_who_leaves_last_waits_for_its_round_to_link_and_commit() -> None:
             job.last("a0", Dismissed)
             continue
         assert job.state.phase is Phase.RUNNING
+        for index in (0, 1):
+            job.say(f"a{index}", Linked(2, recovers=True))
+        fence = job.last("a0", FenceAsk).fence
+        for index in (0, 1):
+            job.say(f"a{index}", FenceReply(fence, 4))
+        assert job.last("a0", FenceStop).commit
+
+
+def test_all_commit_at_the_fence_where_too_few_stay_to_go_on() -> None:
+    """They wait for others with the only live state, and go with it as they have to leave, too."""
+    for settings_, count, newcomers, leavers, commits in (
+        ({"min_nodes": 2}, 2, (), (1,), True),
+        ({"min_nodes": 2}, 3, (), (1,), False),
+        ({"min_nodes": 2}, 3, (), (1, 2), True),
+        ({"min_nodes": 2, "max_nodes": 2}, 2, (9,), (1,), True),  # it may be gone by then
+        ({"min_nodes": 2, "node_unit": 2}, 4, (), (1,), False),
+        ({"min_nodes": 4, "node_unit": 2}, 4, (), (1,), True),
+    ):
+        job = Job(**{"max_nodes": 4, **settings_}).running(*range(count))
+        job.join(*newcomers)
+        for index in leavers:
+            job.say(f"a{index}", Leave())
+        fence = job.last("a0", FenceAsk).fence
+        for index in range(count):
+            job.say(f"a{index}", FenceReply(fence, 3))
+        told = [job.last(f"a{index}", FenceStop) for index in range(count)]
+        assert {one.commit for one in told} == {commits}, settings_
+        assert [one.leaving for one in told] == [index in leavers for index in range(count)]
+
+
+def test_who_was_told_that_all_commit_is_told_so_again_whatever_the_range_is_by_then() -> None:
+    """Else it would wait for those that hear of the later stop alone."""
+    job = Job(min_nodes=3, max_nodes=4).running(0, 1, 2)
+    job.say("a1", Leave())
+    fence = job.last("a0", FenceAsk).fence
+    for index in (0, 1, 2):
+        job.say(f"a{index}", FenceReply(fence, 3))
+    assert job.last("a0", FenceStop).commit
+    job.feed(NewRange(1, 4))
+    job.say("a2", Leave())
+    again = job.last("a0", FenceStop)
+    assert again.fence > fence and again.commit
+
+    job = Job(min_nodes=1, max_nodes=4).running(0, 1, 2)
+    job.say("a1", Leave())
+    fence = job.last("a0", FenceAsk).fence
+    for index in (0, 1, 2):
+        job.say(f"a{index}", FenceReply(fence, 3))
+    assert not job.last("a0", FenceStop).commit
+    job.feed(NewRange(2, 4))
+    job.say("a2", Leave())
+    assert job.last("a0", FenceStop).commit
+    job.feed(NewRange(1, 4))
+    job.say("a0", Leave())
+    assert job.last("a0", FenceStop).commit
+
+
+def test_who_leaves_a_round_that_has_not_linked_waits_to_commit_where_too_few_stay() -> None:
+    for low, dismissed in ((1, True), (2, False)):
+        job = Job(min_nodes=low, max_nodes=4).running(0, 1)
+        for index in (0, 1):
+            job.say(f"a{index}", Linked(1, recovers=True))
+        job.join(2)
+        job.say("a2", Join(5002, live=True))
+        job.pass_time(0.5)
+        fence = job.last("a0", FenceAsk).fence
+        for index in (0, 1):
+            job.say(f"a{index}", FenceReply(fence, 3))
+        for index in (0, 1):
+            job.say(f"a{index}", Fenced(fence, 4))
+        job.feed(Lost("a2"))
+        for index in (0, 1):
+            job.say(f"a{index}", Join(5000 + index, live=True))
+        job.pass_time(0.5)
+        assert job.members() == ["a0", "a1"] and job.state.last_round == 2
+        job.say("a1", Leave())
+        job.pass_time(5.0)
+        gone = any(isinstance(one, Dismissed) for one in job.heard["a1"])
+        assert gone is dismissed
+        if dismissed:
+            continue
         for index in (0, 1):
             job.say(f"a{index}", Linked(2, recovers=True))
         fence = job.last("a0", FenceAsk).fence

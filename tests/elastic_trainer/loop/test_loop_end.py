@@ -323,6 +323,23 @@ def test_ranks_that_have_all_there_is_wait_for_no_word_at_a_fence(tmp_path: Path
     assert loop._commit_at_fence() and committed == [True]
 
 
+def test_a_sharded_state_is_committed_to_storage_where_too_few_stay(tmp_path: Path) -> None:
+    data = ElasticDataset(TensorDataset(torch.ones(8, 2)), batch_size=2, epochs=1)
+
+    def make() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        net = torch.nn.Linear(2, 1)
+        return net, torch.optim.SGD(net.parameters(), lr=0.1)
+
+    loop = ElasticLoop(tmp_path, make=make, data=data)
+    stored: list[bool] = []
+    loop.checkpointer.commit = lambda **given: stored.append(given["stored"])  # type: ignore[method-assign]
+    loop.checkpointer.stand = lambda: None  # type: ignore[method-assign]
+    for commit in (False, True):
+        loop._agreed = StopAt(fence=1, step=0, leaving=False, commit=commit, memory_stays=True)
+        assert loop._commit_at_fence()
+    assert stored == [False, True]
+
+
 ALL_LEAVE = """
 import os, sys, time
 from pathlib import Path
@@ -395,6 +412,26 @@ def test_all_leave_with_one_commit_though_a_new_coordinator_tells_them_of_it_aga
         job.until("told again", lambda _: set(tmp_path.glob("told-1-*-True")) > told)
         (tmp_path / "looks").touch()
         assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()
+    finally:
+        job.close()
+    assert newest(job) > 0
+
+
+@pytest.mark.process
+def test_the_last_step_is_in_storage_where_nodes_leave_one_after_the_other_and_too_few_stay(
+    tmp_path: Path,
+) -> None:
+    """The second one waits for others with the only live state as it begins to leave, too."""
+    (tmp_path / "looks").touch()
+    job = Job(tmp_path, ALL_LEAVE, "2:4")
+    try:
+        job.start(0, 1)
+        job.stepping(2)
+        job.agents[1].send_signal(signal.SIGTERM)
+        assert job.wait(1) == 0, job.logs()
+        job.until("the other one waits", lambda told: told["phase"] == "forming")
+        job.agents[0].send_signal(signal.SIGTERM)
+        job.wait(0)
     finally:
         job.close()
     assert newest(job) > 0

@@ -435,6 +435,7 @@ class Agent:
             succeeded=running and local.succeeded,
             fence=local.fence if running else 0,
             stop_step=local.stop if running else -1,
+            stop_commits=running and local.commit,
             fenced=running and local.fenced,
             pids=local.pids if running else (),
             feed_port=local.feed_port if running else 0,

@@ -61,6 +61,8 @@ class LocalRound:
     told_bytes: int = 0
     fence: int = 0
     stop: int = -1
+    commit: bool = False
+    """All commit to storage where they stop."""
     leaving: bool = False
     over: bool = False
     finished: bool = False

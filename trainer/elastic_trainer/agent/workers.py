@@ -227,7 +227,7 @@ class WorkerServer:
         return Reading(noted.step, noted.when / 1e9, noted.samples, noted.stall / 1e9)
 
     def ask(self, fence: int, at_once: bool) -> None:
-        self.local.fence, self.local.stop = fence, -1
+        self.local.fence, self.local.stop, self.local.commit = fence, -1, False
         for worker in self.local.workers.values():
             worker.reply, worker.stopped, worker.fenced = None, False, False
         self._broadcast(link.AskStep(fence, at_once))
@@ -237,12 +237,13 @@ class WorkerServer:
             for worker in self.local.workers.values():
                 worker.stopped, worker.fenced = False, False
         self.local.fence, self.local.stop, self.local.leaving = stop.fence, stop.step, stop.leaving
+        self.local.commit = stop.commit
         told = stop.leaving, stop.commit, stop.memory_stays, stop.displaced
         self._broadcast(link.StopAt(stop.fence, stop.step, *told))
 
     def cancel(self, fence: int) -> None:
         if fence == self.local.fence:
-            self.local.fence, self.local.stop = 0, -1
+            self.local.fence, self.local.stop, self.local.commit = 0, -1, False
             self._broadcast(link.StopCancelled())
 
     def end(self) -> None:

@@ -390,7 +390,7 @@ class Checkpointer:
         while not stands:
             said = self.link.agreed_stop(self._group.gather)
             told = said[self._group.rank]
-            self.commit(stored=all(one.leaving for one in said), memory_stays=told.memory_stays)
+            self.commit(stored=told.commit, memory_stays=told.memory_stays)
             self.data.close()
             stands = self.link.wait_at_fence(self.data.steps, told.fence)
         self.link.fenced(self.data.steps, Order.LEAVE if told.leaving else Order.FENCE)

@@ -85,6 +85,7 @@ class Agent:
     """The newest that is in its workers' memory, verified."""
     told_fence: int = 0
     told_stop: int = -1
+    told_commit: bool = False
     fenced: bool = False
     port: int = 0
     """Port of its succession service; 0: it serves none."""

@@ -195,6 +195,7 @@ class Draft:
                 finished=False,
                 told_fence=0,
                 told_stop=-1,
+                told_commit=False,
                 fenced=False,
                 joined_at=None,
                 live=False,

@@ -132,6 +132,9 @@ class Fence:
     stop: int | None = None
     leavers: frozenset[str] = frozenset()
     """The agents that leave, as was told with the stop."""
+    commits: bool = False
+    """All were told to commit to storage, and are from then on: who has heard of that waits for the
+    others there, whatever the range is by now."""
     fenced: frozenset[str] = frozenset()
     offers: PersistentMap[str, int] = field(default_factory=PersistentMap)
     """By agent, the port of its store for the next round, which its workers will wait for."""

@@ -328,6 +328,7 @@ def _settle_adopting(draft: Draft) -> None:
     if asked == 0:
         return
     stop = max(a.told_stop for a in attached if a.told_fence == asked)
+    commits = any(agent.told_commit for agent in attached)
     if stop < 0:
         cancel = FenceCancel(asked)
         for agent in attached:
@@ -340,6 +341,7 @@ def _settle_adopting(draft: Draft) -> None:
         draft.now + state.settings.join_deadline,
         replies=PersistentMap({agent.agent: -1 for agent in attached}),
         stop=stop,
+        commits=commits,
     )
     draft.state = replace(draft.state, phase=Phase.FENCING, fence=fence)
     _tell_stop_anew(draft, fence)
@@ -388,11 +390,11 @@ def _settle_running(draft: Draft) -> None:
 
 def _waits_unlinked_until(state: State, leaver: Agent) -> float:
     """Return until when a leaver waits for a round to link, which has a fence only then: as long as
-    it may where it has rows to give away, or where nobody stays with the state, so that they commit
+    it may where it has rows to give away, or where too few stay with the state, so that all commit
     there."""
     agents = state.agents
-    alone = agents.count(Trait.LEAVING) == agents.count(Trait.ATTACHED)
-    if leaver.recovers and (alone or holds_rows(state, leaver)):
+    enough = state.settings.size(agents.count(Trait.ATTACHED) - agents.count(Trait.LEAVING))
+    if leaver.recovers and (not enough or holds_rows(state, leaver)):
         return leaver.leave_by
     return (leaver.leaving_since or 0.0) + state.settings.unlinked_leave
 
@@ -473,7 +475,7 @@ def _settle_fencing(draft: Draft) -> None:
         further = 0 if fence.at_once and newest >= 0 else 1
         leaving = frozenset(agent.agent for agent in leavers)
         fence = replace(fence, stop=newest + further, leavers=leaving)
-        _tell_stop(draft, fence)
+        fence = _tell_stop(draft, fence)
     draft.state = replace(draft.state, fence=fence)
     if fence.stop is not None and fence.leavers != {agent.agent for agent in leavers}:
         fence = _tell_stop_anew(draft, fence)
@@ -549,30 +551,33 @@ def _tell_stop_anew(draft: Draft, fence: Fence) -> Fence:
         offers=PersistentMap(),
     )
     draft.state = replace(state, fence=fence, last_fence=number)
-    _tell_stop(draft, fence)
-    return fence
+    return _tell_stop(draft, fence)
 
 
-def _tell_stop(draft: Draft, fence: Fence) -> None:
-    assert fence.stop is not None and draft.state.round is not None
+def _tell_stop(draft: Draft, fence: Fence) -> Fence:
+    """Tell all where to stop, and return the fence with what they were told."""
+    stop = fence.stop
+    assert stop is not None and draft.state.round is not None
     attached = draft.attached()
-    alone = all(agent.leaving for agent in attached)
     number = draft.state.round.round
     stay = [agent for agent in attached if not agent.leaving]
     size = draft.state.settings.size
+    # They would wait for others with the only live state, and may have to leave, too. Newcomers
+    # that wait don't count, as they may be gone by then.
+    fence = replace(fence, commits=fence.commits or not size(len(stay)))
     there = sorted([*stay, *draft.waiting()], key=lambda agent: agent.order)
     next_ = frozenset(agent.agent for agent in there[: size(len(there))])
     displaced = {agent.agent for agent in stay} - next_
-    draft.state = replace(draft.state, promised=next_)
+    draft.state = replace(draft.state, fence=fence, promised=next_)
     # One that the next round has no place for is as good as lost: of any part there are two.
     placed = max(len(stay) - size(len(stay)), len(displaced)) <= 1
     stops = {
         (leaving, waits): FenceStop(
             fence.fence,
             number,
-            fence.stop,
+            stop,
             leaving,
-            commit=alone,
+            commit=fence.commits,
             memory_stays=placed and not leaving,
             displaced=waits,
         )
@@ -580,6 +585,7 @@ def _tell_stop(draft: Draft, fence: Fence) -> None:
     }
     for agent in attached:
         draft.send(agent.agent, stops[agent.leaving, agent.agent in displaced])
+    return fence
 
 
 def _change(leavers: list[Agent], joiners: list[Agent]) -> str:

@@ -205,6 +205,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         expected=hello.agent in state.expected,
         told_fence=hello.fence,
         told_stop=hello.stop_step,
+        told_commit=hello.stop_commits,
         fenced=hello.fenced,
         port=hello.port,
         taken=_taken_in(state.settings.term, hello.electorate),
@@ -246,7 +247,9 @@ def _hello(draft: Draft, hello: Hello) -> None:
             agent = replace(agent, attached=True, finished=True)
         else:
             draft.send(hello.agent, RoundOver(running.round, "the coordinator moved on"))
-            agent = replace(agent, linked=False, told_fence=0, told_stop=-1, fenced=False)
+            agent = replace(
+                agent, linked=False, told_fence=0, told_stop=-1, told_commit=False, fenced=False
+            )
     if draft.state.phase is Phase.ADOPTING and draft.state.round is not None:
         holder = draft.state.round.member_at(pod_index)
         if holder is not None and holder.agent != hello.agent:

@@ -242,7 +242,7 @@ class StopAt:
     leaving: bool
     """It leaves there."""
     commit: bool
-    """Nobody stays who would hold the live state."""
+    """Too few stay to go on with the live state, so that all commit it to storage."""
     memory_stays: bool = False
     """Its node's memory will be there for the next round."""
     displaced: bool = False

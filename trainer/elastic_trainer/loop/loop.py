@@ -208,12 +208,10 @@ class ElasticLoop:
         self._agreed: StopAt
         """At a fence, the stop that all ranks have heard of last, as this one was told it; of a
         replicated model the one that this rank has."""
-        self._leaving: list[bool] = []
-        """By rank, who leaves there."""
         self._handed_over = False
         """All that who leaves had is with who stays."""
         self._committed = False
-        """At a fence, all ranks have committed, as all leave."""
+        """At a fence, all ranks have committed, as too few stay."""
         self._ended = False
         """The last step is committed, and the agent knows."""
         self._undone: ExtraBackup | None = None
@@ -537,12 +535,13 @@ class ElasticLoop:
         checkpointer.settle()
         if self._make is not None:
             stays = self._agreed.memory_stays
-            commit = partial(checkpointer.commit, stored=all(self._leaving), memory_stays=stays)
+            stored = self._agreed.commit
+            commit = partial(checkpointer.commit, stored=stored, memory_stays=stays)
             if not self._attempt(commit):
                 return False
             checkpointer.stand()
         elif self._agreed.commit and not self._committed:
-            # Once: a new coordinator tells all to leave again, of which some may hear that alone.
+            # Once: a new coordinator tells all of it again, of which some may hear that alone.
             self._committed = self._attempt(partial(checkpointer.commit, stored=True))
             return self._committed
         return True
@@ -556,7 +555,8 @@ class ElasticLoop:
         give parts of theirs to those who stay.
 
         Where each rank has all there is, no word of the others is waited for: ranks do something
-        together only where all leave, of which the last stop tells each of them.
+        together only where too few stay, of which the last stop tells each of them, and which no
+        later stop takes back.
         """
         if self._make is None and not self._split:
             assert self.link.told is not None
@@ -564,10 +564,9 @@ class ElasticLoop:
             return
         said = self.link.agreed_stop(self._member.group.gather)
         self._agreed = said[self.rank]
-        self._leaving = [one.leaving for one in said]
         gone = [one.leaving or one.displaced for one in said]
         if all(gone):  # what is left waits for others, with all there is
-            gone = self._leaving
+            gone = [one.leaving for one in said]
         done = [part.hand_over(gone) for part in self._split]
         self._handed_over = all(done)
 

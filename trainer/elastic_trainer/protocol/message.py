@@ -195,6 +195,7 @@ class Hello:
     round_digest: bytes = b""
     electorate_digest: bytes = b""
     feed_port: int = 0
+    stop_commits: bool = False
 
 
 @dataclass(frozen=True)
