@@ -263,8 +263,13 @@ async def test_an_operator_that_the_api_server_does_not_know_is_not_ready_and_sa
 
             text = await eventually(said, "/readyz says why")
             assert "pytorchjobs" in text and "401" in text
-            assert operator.log is not None
-            assert "watching pods: 401 Unauthorized" in operator.log.read_text()
+            log = operator.log
+            assert log is not None
+
+            async def logged() -> bool:
+                return "watching pods: 401 Unauthorized" in log.read_text()
+
+            await eventually(logged, "its log says so of each kind")
         finally:
             await operator.stop()
 
