@@ -246,8 +246,8 @@ def _report(
     table.add_section()
     utilisation = timeline.utilisation(GPUS, start, end)
     table.add_row("GPU utilisation, both jobs", f"{utilisation:.1%}", "")
-    table.add_row("b's worker killed: its next step after", "", f"{recovery.survivors:.2f} s")
-    table.add_row("  with all its workers again after", "", f"{recovery.whole:.2f} s")
+    table.add_row("b's worker killed: b's next step", "", f"{recovery.survivors:.2f} s")
+    table.add_row("  with all of its workers again", "", f"{recovery.whole:.2f} s")
     console.print(table)
     picture = out / "gpus.png"
     draw(timeline, gpus=GPUS, end=end, path=picture)
