@@ -28,9 +28,8 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reor
 check: .venv/ready ## before each commit: lint, types and the tests that start no process, in two minutes
 	@$(MAKE) --no-print-directory -j 2 lint pure
 
-pure: JOBS = 2
 pure: .venv/ready
-	$(PYTEST) -m "not process" --no-processes --hypothesis-profile quick tests
+	$(BIN)/python -m pytest -n 3 --dist load -m "not process" --no-processes --hypothesis-profile quick tests
 
 test: .venv/ready $(SDK)/ready $(SITE)/ready ## every test, the end-to-end ones on the embedded cluster included
 	$(PYTEST)
