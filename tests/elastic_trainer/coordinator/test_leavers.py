@@ -46,6 +46,16 @@ from tests.elastic_trainer.coordinator.world import Job
 from tests.examples import examples
 
 
+def stop_once_linked(job: Job, round_: int) -> FenceStop:
+    """Return the stop that workers 0 and 1 are told once a round that somebody leaves is linked."""
+    for index in (0, 1):
+        job.say(f"a{index}", Linked(round_, recovers=True))
+    fence = job.last("a0", FenceAsk).fence
+    for index in (0, 1):
+        job.say(f"a{index}", FenceReply(fence, 4))
+    return job.last("a0", FenceStop)
+
+
 class TableJob(Job):
     """A job whose workers go from round to round in process, and hold tables."""
 
@@ -235,12 +245,7 @@ def test_who_leaves_last_waits_for_its_round_to_link_and_commit() -> None:
             job.last("a0", Dismissed)
             continue
         assert job.state.phase is Phase.RUNNING
-        for index in (0, 1):
-            job.say(f"a{index}", Linked(2, recovers=True))
-        fence = job.last("a0", FenceAsk).fence
-        for index in (0, 1):
-            job.say(f"a{index}", FenceReply(fence, 4))
-        assert job.last("a0", FenceStop).commit
+        assert stop_once_linked(job, 2).commit
 
 
 def test_all_commit_at_the_fence_where_too_few_stay_to_go_on() -> None:
@@ -316,12 +321,7 @@ def test_who_leaves_a_round_that_has_not_linked_waits_to_commit_where_too_few_st
         assert gone is dismissed
         if dismissed:
             continue
-        for index in (0, 1):
-            job.say(f"a{index}", Linked(2, recovers=True))
-        fence = job.last("a0", FenceAsk).fence
-        for index in (0, 1):
-            job.say(f"a{index}", FenceReply(fence, 4))
-        assert job.last("a0", FenceStop).commit
+        assert stop_once_linked(job, 2).commit
 
 
 def test_leavers_that_nobody_stays_with_make_a_round_that_commits_or_go_at_once() -> None:

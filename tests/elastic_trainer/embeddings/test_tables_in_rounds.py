@@ -36,6 +36,13 @@ def job(tmp_path: Path) -> Iterator[Job]:
     job.close()
 
 
+@pytest.fixture
+def minutes(request: pytest.FixtureRequest) -> None:
+    """Skips a test that takes some, unless they are asked for."""
+    if not request.config.getoption("--long"):
+        pytest.skip("takes minutes: --long")
+
+
 def end(folder: Path) -> dict[str, Any]:
     """Return what the last round's ranks wrote, their parts of the tables put together."""
     first = json.loads((folder / "end-0.json").read_text())
@@ -117,12 +124,11 @@ def test_tables_end_as_undisturbed_over_joins_leaves_and_kills(job: Job, tmp_pat
     assert_undisturbed(job, tmp_path / "undisturbed")
 
 
+@pytest.mark.usefixtures("minutes")
 @pytest.mark.parametrize("seed", range(4))
 def test_tables_end_as_undisturbed_over_25_events_of_up_to_six_holders(
-    job: Job, tmp_path: Path, seed: int, request: pytest.FixtureRequest
+    job: Job, tmp_path: Path, seed: int
 ) -> None:
-    if not request.config.getoption("--long"):
-        pytest.skip("takes minutes: --long")
     draw = random.Random(seed)
     events: list[str] = []
     for _ in range(25):
@@ -133,13 +139,12 @@ def test_tables_end_as_undisturbed_over_25_events_of_up_to_six_holders(
     assert_undisturbed(job, tmp_path / "undisturbed")
 
 
+@pytest.mark.usefixtures("minutes")
 @pytest.mark.parametrize("seed", range(6))
 def test_leaves_and_joins_that_follow_at_any_moment_cost_no_row_and_no_step(
-    job: Job, tmp_path: Path, seed: int, request: pytest.FixtureRequest
+    job: Job, tmp_path: Path, seed: int
 ) -> None:
     """Also between two rounds, or before a round has made a step."""
-    if not request.config.getoption("--long"):
-        pytest.skip("takes minutes: --long")
     draw = random.Random(seed)
     job.start(0, 1, 2, environment=PATIENT)
     job.stepping(3)
