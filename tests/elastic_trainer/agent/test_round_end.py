@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import pytest
-from elastic_trainer.agent.agent import Agent, DismissedError, PermanentFailureError
+from elastic_trainer.agent.agent import Agent
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
+from elastic_trainer.agent.errors import DismissedError, PermanentFailureError
 from elastic_trainer.protocol.message import (
     Completed,
     Dismissed,

@@ -10,6 +10,7 @@ import pytest
 from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.leavers import GIVE_SECONDS, wait_until
 from elastic_trainer.coordinator.model import (
+    Gone,
     Lost,
     NewRange,
     Phase,
@@ -32,6 +33,7 @@ from elastic_trainer.protocol.message import (
     Linked,
     Progress,
     RoundOver,
+    Standby,
     WorkersFailed,
 )
 from hypothesis import given, settings
@@ -91,6 +93,10 @@ class TableJob(Job):
         self.fence(*indexes)
         assert self.state.phase is Phase.RESTARTING
         return self
+
+    @property
+    def stepless(self) -> bool:
+        return self.state.round is not None and self.state.round.stepless
 
     def dismissed(self, index: int) -> bool:
         return any(isinstance(one, Dismissed) for one in self.heard.get(f"a{index}", []))
@@ -188,7 +194,11 @@ def test_a_leaver_goes_while_its_grace_has_time_for_it() -> None:
     job = TableJob(min_nodes=1, max_nodes=4).between(0, 1, 2)
     job.say("a2", Progress(1, 4, 0.0, step_seconds=20.0))
     job.say("a2", Leave())
-    assert job.dismissed(2), "the next round's first step would take too long"
+    job.back(0, 2)
+    assert job.state.phase is Phase.RESTARTING, "nobody else can give what worker 1 has"
+    job.back(1)
+    assert job.members() == ["a0", "a1", "a2"]
+    assert job.stepless, "the next round's first step would take too long"
 
 
 @given(st.floats(0.1, 1e5), st.floats(0.0, 1e4), st.floats(0.0, 1e5))
@@ -339,14 +349,20 @@ def test_leavers_that_nobody_stays_with_make_a_round_that_commits_or_go_at_once(
     job.feed(Lost("a9"))
     job.feed(Lost("a0"))
     job.say("a1", Leave())
-    assert job.dismissed(1), "one is too few"
+    job.back(1)
+    assert job.members() == ["a1"] and job.stepless
+    job.linking(1)
+    job.fence(1)
+    assert job.last("a1", FenceStop).commit and job.dismissed(1)
 
 
 def test_a_leavers_rows_go_to_one_that_waits_for_others() -> None:
     job = TableJob(min_nodes=2, max_nodes=4).training(0, 1)
     job.say("a1", Leave())
     job.feed(Lost("a0"))
-    assert job.dismissed(1)
+    assert not job.dismissed(1)
+    job.back(1)
+    assert job.members() == ["a1"] and job.stepless, "there is nobody to wait for"
 
     job = TableJob(min_nodes=3, max_nodes=4).training(0, 1, 2)
     job.say("a2", WorkersFailed(1))
@@ -381,8 +397,164 @@ def test_a_leaver_takes_no_place_of_one_that_stays_with_rows() -> None:
     job.say("a1", Leave())
     job.say("a5", WorkersFailed(1))
     job.back(0, 1, 2, 3, 4)
-    assert job.members() == ["a0", "a2", "a3", "a4"]
-    assert job.dismissed(1)
+    assert job.members() == ["a0", "a1", "a2", "a3", "a4"] and job.stepless
+    job.linking(0, 1, 2, 3, 4)
+    job.fence(0, 1, 2, 3, 4)
+    stop = job.last("a1", FenceStop)
+    assert stop.leaving and not stop.commit and job.dismissed(1)
+    job.back(0, 2, 3, 4)
+    assert job.members() == ["a0", "a2", "a3", "a4"] and not job.stepless
+
+
+def test_a_holder_without_a_place_after_a_loss_gives_its_rows_first() -> None:
+    job = TableJob(min_nodes=2, max_nodes=6, node_unit=2).training(0, 1, 2, 3)
+    job.say("a1", WorkersFailed(1))
+    job.back(0, 2, 3)
+    assert job.members() == ["a0", "a2", "a3"] and job.stepless
+    job.linking(0, 2, 3)
+    job.fence(0, 2, 3)
+    told = {index: job.last(f"a{index}", FenceStop) for index in (0, 2, 3)}
+    assert [index for index in told if told[index].displaced] == [3]
+    assert not any(one.leaving or one.commit for one in told.values())
+    job.back(0, 2, 3)
+    assert job.members() == ["a0", "a2"] and not job.stepless
+    job.linking(0, 2)
+    job.say("a1", Join(5001))
+    job.back(1)
+    job.pass_time(0.5)
+    job.fence(0, 2)
+    job.back(0, 2)
+    assert job.members() == ["a0", "a1", "a2", "a3"]
+
+
+class LoopJob(TableJob):
+    """A job whose workers go from round to round in process, with one state or sharded ones."""
+
+    sharded = False
+
+    def linking(self, *indexes: int) -> None:
+        assert self.state.round is not None
+        for index in indexes:
+            linked = Linked(self.state.round.round, recovers=True, sharded=self.sharded)
+            self.say(f"a{index}", linked)
+
+
+class ShardedJob(LoopJob):
+    sharded = True
+
+
+def test_the_one_that_is_left_with_the_state_gives_it_to_who_comes_back() -> None:
+    job = LoopJob(min_nodes=2, max_nodes=4).training(0, 1)
+    job.say("a0", Leave())
+    job.say("a1", WorkersFailed(1))
+    assert not job.dismissed(0)
+    job.back(0)
+    job.say("a1", Join(5001))
+    assert job.last("a1", Standby) is not None
+    assert job.members() == []
+    job.back(1)
+    assert job.members() == ["a0", "a1"] and not job.stepless
+    job.linking(0, 1)
+    job.fence(0, 1)
+    assert job.last("a0", FenceStop).commit and job.dismissed(0)
+
+
+def test_the_one_that_is_left_with_the_state_commits_where_nobody_comes_back_in_time() -> None:
+    job = LoopJob(min_nodes=2, max_nodes=4).training(0, 1)
+    job.say("a0", Leave())
+    job.say("a1", WorkersFailed(1))
+    job.back(0)
+    job.pass_time(16.0)
+    assert job.members() == [] and not job.dismissed(0)
+    job.pass_time(1.0)
+    assert job.members() == ["a0"] and job.stepless
+    job.linking(0)
+    job.fence(0)
+    assert job.last("a0", FenceStop).commit and job.dismissed(0)
+    job.say("a1", Join(5001))
+    job.join(2)
+    job.pass_time(0.5)
+    assert job.members() == ["a1", "a2"]
+
+
+@pytest.mark.parametrize("leaves", ["together", "later", "before"])
+def test_a_lone_survivor_that_waited_for_others_commits_before_it_goes(leaves: str) -> None:
+    job = LoopJob(min_nodes=2, max_nodes=4).training(0, 1)
+    if leaves == "before":
+        job.say("a0", Leave())
+    job.feed(Lost("a1"))
+    if leaves == "together":
+        job.say("a0", Leave())
+    job.back(0)
+    if leaves == "later":
+        job.pass_time(60.0)
+        assert job.state.phase is Phase.FORMING
+        job.say("a0", Leave())
+    assert not job.dismissed(0) and job.members() == ["a0"] and job.stepless
+    job.linking(0)
+    job.fence(0)
+    assert job.last("a0", FenceStop).commit and job.dismissed(0)
+
+
+def test_a_leaver_goes_at_once_where_others_have_the_state_too() -> None:
+    job = LoopJob(min_nodes=2, max_nodes=4).training(0, 1, 2)
+    job.say("a0", WorkersFailed(1))
+    job.say("a2", Leave())
+    assert job.dismissed(2)
+
+    job = LoopJob(min_nodes=2, max_nodes=4).training(0, 1)
+    job.feed(Lost("a1"))
+    job.back(0)
+    job.join(5)  # a newcomer that has nothing yet, and makes no round possible without it
+    job.say("a5", Leave())
+    assert job.dismissed(5)
+
+
+def test_nobody_makes_a_last_round_while_another_side_may_go_on() -> None:
+    """Of three that elect, one can't tell whether the two others train on."""
+    job = LoopJob(min_nodes=2, max_nodes=4)
+    for index in (0, 1, 2):
+        job.say(f"a{index}", Hello(f"a{index}", index, f"10.0.0.{index}", port=7), Join(5000))
+    job.pass_time(0.5)
+    job.linking(0, 1, 2)
+    job.feed(Lost("a1"))
+    job.feed(Lost("a2"))
+    job.back(0)
+    job.say("a0", Leave())
+    job.pass_time(5.0)
+    assert job.members() == [] and not job.dismissed(0)
+    job.feed(Gone(frozenset({"a1", "a2"})))
+    assert job.members() == ["a0"] and job.stepless
+
+
+def test_leavers_of_a_sharded_state_take_part_in_the_next_round() -> None:
+    for kind in (LoopJob, ShardedJob):
+        job = kind(min_nodes=1, max_nodes=4).training(0, 1, 2, 3)
+        job.say("a1", WorkersFailed(1))
+        job.say("a2", Leave())
+        job.say("a3", Leave())
+        gone = [job.dismissed(2), job.dismissed(3)]
+        assert gone == [kind is LoopJob] * 2
+        if kind is LoopJob:
+            continue
+        job.back(0, 2, 3)
+        assert job.members() == ["a0", "a2", "a3"]
+        job.linking(0, 2, 3)
+        job.fence(0, 2, 3)
+        assert job.dismissed(2) and job.dismissed(3)
+
+
+def test_a_sharded_state_is_committed_by_whole_units_alone() -> None:
+    for there in (2, 1):
+        job = ShardedJob(min_nodes=4, max_nodes=4, node_unit=2).training(0, 1, 2, 3)
+        job.feed(Lost("a3"))
+        job.feed(Lost("a2"))
+        if there == 1:
+            job.feed(Lost("a1"))
+        for index in range(there):
+            job.say(f"a{index}", Leave())
+        job.back(*range(there))
+        assert (len(job.members()), job.stepless) == ((2, True) if there == 2 else (0, False))
 
 
 def test_a_coordinator_that_was_started_anew_lets_a_leaver_wait_that_has_rows() -> None:
@@ -409,12 +581,18 @@ class Holder(FakeAgent):
         """Its workers were in a round, and have not failed since."""
 
 
-@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(0, 2))
-@settings(max_examples=examples(150), deadline=None)
-def test_whenever_it_begins_to_leave_a_holder_of_rows_stands_at_a_fence_first(
-    seed: int, least: int, failures: int
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 3),
+    st.integers(0, 2),
+    st.sampled_from(["rows", "shards", "one state"]),
+)
+@settings(max_examples=examples(300), deadline=None)
+def test_whenever_it_begins_to_leave_who_has_the_last_of_something_stands_at_a_fence_first(
+    seed: int, least: int, failures: int, kind: str
 ) -> None:
-    """In any order of what is heard, with newcomers, and workers that fail meanwhile."""
+    """In any order of what is heard, with newcomers, and workers that fail meanwhile; and where
+    nobody stays with it, all commit there."""
     draw = Random(seed)
     world = {f"a{index}": Holder(index) for index in range(draw.randint(least + 1, 6))}
     state, now = State(settings=Settings(least, 6), started=0.0), 0.0
@@ -427,9 +605,10 @@ def test_whenever_it_begins_to_leave_a_holder_of_rows_stands_at_a_fence_first(
             if agent is None:
                 continue
             if isinstance(message := effect.message, Dismissed):
-                gave = agent.fenced or not agent.holds
-                staying = [one for one in world.values() if not one.leaving]
-                assert gave or len(world) < least or not staying, f"{agent.name} took rows along"
+                stays = [one for one in world.values() if one.holds and not one.leaving]
+                gave = agent.fenced if agent.commits or stays else not agent.holds
+                alone = kind != "one state" or not stays
+                assert gave or not (agent.holds and alone), f"{agent.name} took all along"
                 del world[agent.name]
             else:
                 agent.inbox.append(message)
@@ -438,8 +617,10 @@ def test_whenever_it_begins_to_leave_a_holder_of_rows_stands_at_a_fence_first(
         for said in agent.read():
             if isinstance(said, Linked) and STARTED not in agent.inbox:  # they have not failed
                 agent.holds = True
-            feed(Received(agent.name, said))
             if isinstance(said, Linked):
+                said = replace(said, sharded=kind == "shards")
+            feed(Received(agent.name, said))
+            if isinstance(said, Linked) and kind == "rows":
                 feed(Received(agent.name, TABLES))
 
     for agent in list(world.values()):

@@ -194,4 +194,4 @@ if __name__ == "__main__":
     table_meter.WINDOW_SECONDS = 0.5
     if "DIE_AT" in os.environ:
         die_at(os.environ["DIE_AT"], Path(sys.argv[1]))
-    train(Path(sys.argv[1]), pace=0.02)
+    train(Path(sys.argv[1]), pace=0.02, every=int(os.environ.get("EVERY", "7")))

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from elastic_trainer.store.storage import Storage
 
 from tests.elastic_trainer.embeddings import table_job
 from tests.elastic_trainer.torchrun_job import Job
@@ -278,6 +279,42 @@ def test_who_stays_and_has_no_place_in_the_next_round_gives_its_rows_to_who_has(
     (job.folder / "enough").touch()
     assert [job.wait(0), job.wait(1), job.wait(2)] == [0, 0, 0], job.logs()
     assert not went_back(job)
+    assert_undisturbed(job, tmp_path / "undisturbed")
+
+
+def test_after_a_loss_who_has_no_place_in_the_next_round_gives_its_rows_first(
+    job: Job, tmp_path: Path
+) -> None:
+    """Node 3 has the only copies of the lost one's rows."""
+    environment = {"VOLCANO_ELASTIC_NODE_UNIT": "2", "BACKUP": "1", "EVERY": "1000000", **PATIENT}
+    job.start(0, 1, 2, 3, environment=environment)
+    told = job.stepping(4)
+    os.kill(told["pids"]["2"][0], signal.SIGKILL)
+    job.stepping(4, after_round=told["round"])
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in range(4)] == [0] * 4, job.logs()
+    assert not went_back(job)
+    assert_undisturbed(job, tmp_path / "undisturbed")
+
+
+def test_a_lone_survivor_with_all_rows_commits_them_before_it_goes(
+    job: Job, tmp_path: Path
+) -> None:
+    job.nodes = f"2:{HOLDERS}"
+    environment = {"BACKUP": "1", "EVERY": "1000000", **PATIENT}
+    job.start(0, 1, environment=environment)
+    job.stepping(2)
+    os.killpg(job.agents[1].pid, signal.SIGKILL)
+    job.until("one waits for others", lambda told: told["phase"] == "forming")
+    job.agents[0].send_signal(signal.SIGTERM)
+    assert job.wait(0) == 0, job.logs()
+    last = max(int(n) for path in job.folder.glob("steps-*") for n in path.read_text().split())
+    newest = Storage(job.folder / "commits").newest()
+    assert newest is not None and newest.step == last, job.logs()
+    job.start(0, 2, environment=environment)
+    assert job.stepping(2)["rounds"][-1]["first_step"] == last + 1
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in (0, 2)] == [0, 0], job.logs()
     assert_undisturbed(job, tmp_path / "undisturbed")
 
 

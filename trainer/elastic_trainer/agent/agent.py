@@ -24,6 +24,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from elastic_trainer.agent import control_group
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
 from elastic_trainer.agent.counted import Counted
+from elastic_trainer.agent.errors import DismissedError, PermanentFailureError, RefusedError
 from elastic_trainer.agent.fixed_place import FixedPlace
 from elastic_trainer.agent.inspection import Inspector
 from elastic_trainer.agent.load import LoadMeter
@@ -90,18 +91,6 @@ EXIT_SECONDS = 3.0
 """For workers told to leave to exit by themselves."""
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
-
-
-class PermanentFailureError(RuntimeError):
-    """Another try would not help."""
-
-
-class RefusedError(RuntimeError):
-    """The coordinator won't have this agent; says what it expected."""
-
-
-class DismissedError(RuntimeError):
-    """There is no next round for this agent."""
 
 
 class Agent:
@@ -201,9 +190,8 @@ class Agent:
     @property
     def leaves_by_a_round(self) -> bool:
         """Return whether a leave is the coordinator's to decide: its workers are in a round, or
-        wait for one in process with rows of tables that nobody else may have."""
-        waits = self._joining is not None and self._joining[1] is None
-        return self._current is not None or (waits and bool(self._workers.tables()))
+        wait for one in process with a state that nobody else may have."""
+        return self._current is not None or self._holds
 
     def is_ending(self) -> bool:
         """Tells whether this process is to end, or has no coordinator to wait for."""
@@ -436,6 +424,8 @@ class Agent:
             fence=local.fence if running else 0,
             stop_step=local.stop if running else -1,
             stop_commits=running and local.commit,
+            holds=self._holds,
+            sharded=local.sharded and (running or self._holds),
             fenced=running and local.fenced,
             pids=local.pids if running else (),
             feed_port=local.feed_port if running else 0,
@@ -698,6 +688,12 @@ class Agent:
             )
         else:
             self._connected_at = now
+
+    @property
+    def _holds(self) -> bool:
+        """Tells whether workers wait for a round with what another one trained."""
+        waits = self._joining is not None and self._joining[1] is None
+        return waits and self._workers.local.round > 0
 
     @property
     def _waits_in_process(self) -> bool:

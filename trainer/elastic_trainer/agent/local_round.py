@@ -89,6 +89,8 @@ class LocalRound:
     """Local ranks that took their place in a round they did not start with."""
     feed_port: int = 0
     """Where newcomers may follow its first worker's state; 0: nowhere."""
+    sharded: bool = False
+    """Each of its workers has a part of the state that others may not have."""
     carried: bool = False
     """Its workers were in another round before."""
 

@@ -9,13 +9,13 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from elastic_trainer.agent.local_round import LocalRound, Worker
 from elastic_trainer.agent.metrics import Reading
+from elastic_trainer.agent.paces import furthest, with_paces
 from elastic_trainer.agent.step_times import StepTimes
 from elastic_trainer.data.division import Division
 from elastic_trainer.failures.failure import Exit
@@ -24,7 +24,6 @@ from elastic_trainer.link.figures import decoded
 from elastic_trainer.link.listener import Accepted, Listener, read_line
 from elastic_trainer.link.message import MessageError, decode_from_worker
 from elastic_trainer.link.peer import descends, is_alive
-from elastic_trainer.link.progress import Progress as Noted
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE
 from elastic_trainer.metrics import table_load
 from elastic_trainer.metrics.table_load import TableLoad
@@ -166,6 +165,7 @@ class WorkerServer:
             before.local_world_size,
             told_bytes=before.told_bytes,
             failed=before.failed,
+            sharded=before.sharded,
             carried=True,
         )
         for local_rank, worker in local.workers.items():
@@ -185,6 +185,7 @@ class WorkerServer:
                     last_run=self.last_run,
                     diverged=fed_wrongly or worker.rank in begun.diverged,
                     shares=Division(tuple(zip(begun.reduced, begun.shares, strict=True))).encode(),
+                    stepless=begun.stepless,
                 )
             )
 
@@ -223,7 +224,7 @@ class WorkerServer:
 
     def reading(self) -> Reading:
         """Return the reading of the worker that is furthest."""
-        noted = _furthest([worker.progress.read() for worker in self.local.workers.values()])
+        noted = furthest([worker.progress.read() for worker in self.local.workers.values()])
         return Reading(noted.step, noted.when / 1e9, noted.samples, noted.stall / 1e9)
 
     def ask(self, fence: int, at_once: bool) -> None:
@@ -255,7 +256,7 @@ class WorkerServer:
         """The newest step, unless told before."""
         local = self.local
         pages = [worker.progress.read() for _, worker in sorted(local.workers.items())]
-        newest = _furthest(pages)
+        newest = furthest(pages)
         if newest.step <= local.told_step:
             return None
         self.step_times.add(local.round, newest.step, newest.when / 1e9)
@@ -267,7 +268,7 @@ class WorkerServer:
         told = Progress(
             local.round, newest.step, max(0.0, age), newest.samples, long, *lost, newest.total
         )
-        return _with_paces(told, pages) if self._pace_due(local) else told
+        return with_paces(told, pages) if self._pace_due(local) else told
 
     def _pace_due(self, local: LocalRound) -> bool:
         now = time.monotonic()
@@ -482,9 +483,10 @@ class WorkerServer:
         if joined.round == local.round:
             local.joined.add(worker.local_rank)
             local.feed_port = max(local.feed_port, joined.feed_port)
+            local.sharded = joined.sharded
             self.learn((), joined.run)
             if local.linked and len(local.joined) == len(local.workers):
-                told = local.pids, local.recovers, self.last_run, local.feed_port
+                told = local.pids, local.recovers, self.last_run, local.feed_port, local.sharded
                 self._tell(Linked(local.round, *told))
 
     def _on_secondary_failure(
@@ -570,21 +572,3 @@ class WorkerServer:
     def _broadcast(self, message: link.FromAgent) -> None:
         for worker in self.local.workers.values():
             worker.tell(message)
-
-
-def _furthest(pages: Sequence[Noted]) -> Noted:
-    return max(pages, key=lambda noted: noted.step, default=Noted())
-
-
-def _with_paces(told: Progress, pages: Sequence[Noted]) -> Progress:
-    """Return what is to be told, with how fast each worker, by local rank, is by itself."""
-    if not all(page.batches for page in pages):
-        return told
-    return replace(
-        told,
-        compute=tuple(page.compute // 1_000_000 for page in pages),
-        waited=tuple(page.input // 1_000_000 for page in pages),
-        network=tuple(page.network // 1_000_000 for page in pages),
-        batches=tuple(page.batches for page in pages),
-        batch_samples=tuple(page.batch_samples for page in pages),
-    )

@@ -63,8 +63,12 @@ class Agent:
     leaving_since: float | None = None
     leave_by: float = 0.0
     """If leaving: when it has to be gone."""
-    gives_rows: bool = False
-    """Leaving, and in no round, it waits for one, to give its rows of tables to others there."""
+    gives_state: bool = False
+    """Leaving, and in no round, it waits for one, to give away there what it alone has."""
+    holds: bool = False
+    """Its workers have in their processes what the newest round trained, or their part of it."""
+    sharded: bool = False
+    """Each of them has a part of it that others may not have."""
     step_seconds: float = 0.0
     """A long one of its workers' recent steps, see agent/step_times.py; 0: not known."""
     reached: Reached | None = None
@@ -99,7 +103,12 @@ class Agent:
     @property
     def leaves_now(self) -> bool:
         """It takes part in no further round."""
-        return self.leaving_since is not None and not self.gives_rows
+        return self.leaving_since is not None and not self.gives_state
+
+    @property
+    def stays(self) -> bool:
+        """It goes on with the state."""
+        return self.holds and self.leaving_since is None
 
     @property
     def waiting(self) -> bool:
@@ -124,7 +133,8 @@ class Trait(Enum):
     LIVE = "asks for a round with workers that run"
     STANDBY = "told to start its workers outside any round"
     AWAITED = "expected, and does not wait yet"
-    GIVES_ROWS = "leaving, and waits for a round to give its rows to others"
+    GIVES_STATE = "leaving, and waits for a round to give away what it alone has"
+    STAYS = "goes on with the state in its workers' processes"
     TABLES = "its workers have told of tables"
     HELD = "attached, with this newest step in its workers' memory"
     TAKEN = "has taken this round"
@@ -158,8 +168,10 @@ def _traits(agent: Agent) -> tuple[_Counted, ...]:
         found.append(Trait.STANDBY)
     if agent.expected and not agent.leaves_now and (agent.joined_at is None or agent.standby):
         found.append(Trait.AWAITED)
-    if agent.gives_rows:
-        found.append(Trait.GIVES_ROWS)
+    if agent.gives_state:
+        found.append(Trait.GIVES_STATE)
+    if agent.stays:
+        found.append(Trait.STAYS)
     if agent.tables:
         found.append(Trait.TABLES)
     return tuple(found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from elastic_trainer.coordinator.agents import Agent, Trait
-from elastic_trainer.coordinator.leavers import may_give_rows
+from elastic_trainer.coordinator.leavers import holds_part, may_wait
 from elastic_trainer.coordinator.model import Effect, Phase, RoundRecord, Send, State
 from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.protocol.message import (
@@ -106,7 +106,7 @@ class Draft:
         for agent in self.state.agents.values():
             self.send(agent.agent, dismissed)
         everybody = self.state.agents.values()
-        self.put_all(replace(agent, joined_at=None, gives_rows=False) for agent in everybody)
+        self.put_all(replace(agent, joined_at=None, gives_state=False) for agent in everybody)
         self.state = replace(
             self.state,
             phase=Phase.FAILED,
@@ -150,12 +150,12 @@ class Draft:
 
     def let_go(self, agent: Agent, reason: str) -> None:
         """A leaver of no round goes."""
-        self.put(replace(agent, joined_at=None, gives_rows=False))
+        self.put(replace(agent, joined_at=None, gives_state=False))
         self.send(agent.agent, Dismissed(reason))
 
     def end_round(self, reason: str, failed: str | None = None, *, last: bool = False) -> None:
-        """Members' workers restart or wait in process; leavers are let go, but for those that have
-        rows to give to others in the next round (leavers.py).
+        """Members' workers restart or wait in process; leavers are let go, but for those that give
+        away in the next round what they alone have (leavers.py).
 
         Args:
             failed: the agent whose workers are gone.
@@ -180,16 +180,21 @@ class Draft:
             agent.agent
             for agent in attached
             if recovering and not last and agent.agent != failed and agent.agent not in there
-            if may_give_rows(state, agent, self.now)
+            if may_wait(state, agent, self.now, failed or "")
         }
         stayers |= givers
+        # At the fence their parts went to those who have a place in the next round, if any have.
+        gave = there - state.promised if there & state.promised else frozenset()
+        rid = {one.agent for one in attached if one.agent in gave and holds_part(state, one)}
         dismissed, over = Dismissed(reason), RoundOver(state.round.round, reason)
         for agent in attached:
             self.send(agent.agent, over if agent.agent in stayers else dismissed)
         self.put_all(
             replace(
                 agent,
-                gives_rows=agent.agent in givers,
+                gives_state=agent.agent in givers,
+                holds=agent.holds and recovering and agent.agent not in {failed, *rid},
+                tables=() if agent.agent in rid else agent.tables,
                 attached=False,
                 linked=False,
                 finished=False,

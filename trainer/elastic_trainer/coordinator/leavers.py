@@ -1,22 +1,25 @@
-"""Decides which leavers take part in one more round, to give their embedding rows away; pure.
+"""Decides which leavers take part in one more round, to give away what they alone have; pure.
 
-Rows of a table that the elastic workers hold are with one of them alone. A leaver of a running
-round gives its own away at a fence. One that begins to leave between two rounds, or whose round
-breaks first, has no fence; let go at once it would take its rows along, and without a second copy
-all others would go back to the newest commit. So it waits for the next round with them, which
-begins with a fence for it, as long as its grace has time for that.
+Rows of a table that the elastic workers hold are with one of them alone, and so is, but for a copy,
+a part of a sharded state; of a state that all have alike, the one that is left of a round has the
+last. A leaver of a running round gives such things away at a fence, or commits them there. One that
+begins to leave between two rounds, or whose round breaks first, has no fence; let go at once it
+would take them along, and all others would go back to the newest commit. So it waits for the next
+round with them, which begins with a fence for it, as long as its grace has time for that. Where no
+round comes in time, or nobody is left to make one with, those that have the state make one without
+a step, however few they are: it begins with the fence, at which they commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from elastic_trainer.coordinator.agents import Agent, Trait
 from elastic_trainer.coordinator.model import Phase, State
 
 GIVE_SECONDS = 10.0
-"""Seconds, at most a third of its grace, that a leaver keeps for the round in which it gives its
-rows away, beside a step."""
+"""Seconds, at most a third of its grace, that a leaver keeps for the round in which it gives away
+what it has, beside a step."""
 
 
 def wait_until(agent: Agent, step_seconds: float) -> float:
@@ -36,13 +39,39 @@ def holds_rows(state: State, agent: Agent) -> bool:
     return bool(agent.tables) or (told and agent.agent in state.last_members)
 
 
-def may_give_rows(state: State, agent: Agent, now: float) -> bool:
-    """Tell whether a leaver may wait for a round to give its rows away, if its workers go on."""
+def holds_part(state: State, agent: Agent) -> bool:
+    """Tell whether an agent's workers hold a part of the state that others may not have."""
+    return agent.holds and (agent.sharded or holds_rows(state, agent))
+
+
+def has_alone(state: State, agent: Agent, failed: str = "") -> bool:
+    """Tell whether an agent's workers may hold what nobody who stays has.
+
+    Args:
+        failed: an agent whose workers are gone.
+    """
+    if holds_rows(state, agent) or holds_part(state, agent):
+        return True
+    if not agent.holds:
+        return False
+    agents = state.agents
+    staying = agents.count(Trait.STAYS) - agents.count_on(state.excluded, Trait.STAYS)
+    counted = (agents.get(name) for name in {agent.agent, failed})
+    goes = [one for one in counted if one is not None and one.stays]
+    return staying == sum(one.node not in state.excluded for one in goes)
+
+
+def may_wait(state: State, agent: Agent, now: float, failed: str = "") -> bool:
+    """Tell whether a leaver may wait for a round to give away what it has, if its workers go on.
+
+    Args:
+        failed: as `has_alone`'s.
+    """
     return (
         agent.leaving
-        and holds_rows(state, agent)
+        and has_alone(state, agent, failed)
         and agent.node not in state.excluded
-        and now < wait_until(agent, state.step_seconds)
+        and now < wait_until(agent, 0.0)
     )
 
 
@@ -50,27 +79,76 @@ def waits_for_round(state: State, agent: Agent, now: float) -> bool:
     """Tell whether a leaver of no round is to wait for the next one."""
     if state.phase not in (Phase.FORMING, Phase.RESTARTING):
         return False
-    comes = agent.live if agent.joined_at is not None else agent.expected and state.recovering
-    return comes and may_give_rows(state, agent, now)
+    returns = (agent.expected and state.recovering) or agent.holds
+    comes = agent.live if agent.joined_at is not None else returns
+    return comes and may_wait(state, agent, now)
+
+
+def last_round(state: State, now: float) -> list[Agent]:
+    """Return who makes a round without a step, as a leaver's time is over or nobody else is left to
+    make one with; nobody while there is no reason for it, or while it would lack some that are on
+    their way."""
+    waiting = state.agents.count(Trait.GIVES_STATE)
+    if not waiting:
+        return []
+    leavers = [agent for agent in state.agents.values() if agent.gives_state]
+    late = any(now >= wait_until(agent, state.step_seconds) for agent in leavers)
+    if not (late or _is_over(state, now) or not _others(state)):
+        return []
+    found = holders(state)
+    return found if any(agent.leaving for agent in found) else []
+
+
+def holders(state: State) -> list[Agent]:
+    """Return all that wait with the state in their processes, in order; nobody where they make no
+    round, or while others with it are on their way."""
+    found = []
+    for agent in state.agents.values():
+        if not (agent.holds or holds_rows(state, agent)) or agent.node in state.excluded:
+            continue
+        if agent.waiting and agent.live:
+            found.append(agent)
+        elif agent.holds and not agent.leaves_now:
+            return []
+    if any(one.sharded for one in found) and len(found) % state.settings.node_unit:
+        return []  # its mesh is made for whole units
+    return sorted(found, key=lambda agent: agent.order)
+
+
+def left_out(state: State, chosen: Collection[Agent]) -> bool:
+    """Tell whether one that waits with a part of the state has no place in a round of these."""
+    names = {agent.agent for agent in chosen}
+    return any(
+        agent.agent not in names and agent.waiting and agent.live and holds_part(state, agent)
+        for agent in state.agents.values()
+    )
 
 
 def to_let_go(state: State, now: float) -> list[Agent]:
     """Return the leavers that are to wait no longer: their own time is over, or that of too few who
-    wait for others; or nobody stays to take their rows, and they make no round by themselves, which
-    would commit."""
-    waiting = state.agents.count(Trait.GIVES_ROWS)
-    if not waiting:
+    wait for others, and they make no round by themselves."""
+    if not state.agents.count(Trait.GIVES_STATE):
         return []
-    found = [agent for agent in state.agents.values() if agent.gives_rows]
-    others = any(
+    found = [agent for agent in state.agents.values() if agent.gives_state]
+    last = {agent.agent for agent in last_round(state, now)}
+    if not last and _is_over(state, now):
+        return found
+    return [
+        agent
+        for agent in found
+        if now >= agent.leave_by or not (agent.agent in last or may_wait(state, agent, now))
+    ]
+
+
+def _is_over(state: State, now: float) -> bool:
+    over = max(state.restart_deadline, state.started + state.settings.restart_deadline)
+    return state.phase is Phase.FORMING and now >= over
+
+
+def _others(state: State) -> bool:
+    return any(
         not agent.leaving and agent.node not in state.excluded for agent in state.agents.values()
     )
-    over = max(state.restart_deadline, state.started + state.settings.restart_deadline)
-    if (state.phase is Phase.FORMING and now >= over) or not (
-        others or state.settings.size(waiting)
-    ):
-        return found
-    return [agent for agent in found if not may_give_rows(state, agent, now)]
 
 
 def precedence(state: State) -> Callable[[Agent], int]:

@@ -13,9 +13,17 @@ from elastic_trainer.coordinator.divergence_check import diverged_ranks
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.exclusion import lift
 from elastic_trainer.coordinator.feeders import feeders, standby
+from elastic_trainer.coordinator.fencing import change_of_members, settle_fencing, tell_stop_anew
 from elastic_trainer.coordinator.hang_check import end_if_hung
 from elastic_trainer.coordinator.joining import patience, start_up
-from elastic_trainer.coordinator.leavers import holds_rows, precedence, to_let_go
+from elastic_trainer.coordinator.leavers import (
+    has_alone,
+    holders,
+    last_round,
+    left_out,
+    precedence,
+    to_let_go,
+)
 from elastic_trainer.coordinator.model import LONG_STEP, Fence, Phase, RoundRecord, State
 from elastic_trainer.coordinator.persistent_map import PersistentMap
 from elastic_trainer.coordinator.recheck import awaits_check
@@ -28,7 +36,6 @@ from elastic_trainer.protocol.message import (
     Exclusion,
     FenceAsk,
     FenceCancel,
-    FenceStop,
     Group,
     Member,
     Round,
@@ -44,6 +51,7 @@ from elastic_trainer.succession.electorate import (
 UNSEEN_RUNS = 1000
 """Run numbers that a new coordinator passes over: more than rounds that nobody left has seen."""
 KEPT_ROUNDS = 200
+NO_PLACE = "who has no place in the next round gives away what it has"
 
 
 def settle(draft: Draft) -> None:
@@ -55,7 +63,7 @@ def settle(draft: Draft) -> None:
     if draft.state.phase is Phase.RUNNING:
         _settle_running(draft)
     if draft.state.phase is Phase.FENCING:
-        _settle_fencing(draft)
+        settle_fencing(draft)
     if draft.state.phase is Phase.COMPLETING:
         _settle_completing(draft)
     if draft.state.phase in (Phase.FORMING, Phase.RESTARTING):
@@ -64,8 +72,11 @@ def settle(draft: Draft) -> None:
 
 def _settle_forming(draft: Draft) -> None:
     for agent in to_let_go(draft.state, draft.now):
-        draft.let_go(agent, "leaving; there was no round in time to give its rows to others")
+        draft.let_go(agent, "leaving; there was no round in time to give away what it has")
     _prewarm(draft)
+    if (last := last_round(draft.state, draft.now)) and _agreed(draft, last):
+        _form(draft, last, stepless=True)
+        return
     state, now = draft.state, draft.now
     size = state.settings.size(draft.count_ready())
     choose = draft.ready if size else draft.waiting  # rather those who were late than nobody
@@ -96,8 +107,17 @@ def _settle_forming(draft: Draft) -> None:
     chosen = _choose(state, choose(), size)
     if awaits_check(draft, chosen):
         return
-    if _enough_know(draft, chosen):
+    if left_out(state, chosen) and (all_ := holders(state)):
+        if _enough_know(draft, all_):  # who has no place gives what it has to those who have one
+            _form(draft, all_, stepless=True)
+    elif _enough_know(draft, chosen):
         _form(draft, chosen)
+
+
+def _agreed(draft: Draft, last: list[Agent]) -> bool:
+    """Tell whether those who leave may make a round: no other side can make one, too."""
+    names = {agent.agent for agent in last}
+    return not _missing(draft, draft.state.agents, names) and _enough_know(draft, last)
 
 
 def _choose(state: State, agents: list[Agent], size: int) -> list[Agent]:
@@ -143,7 +163,7 @@ def _enough_know(draft: Draft, chosen: list[Agent]) -> bool:
     not, they are told of it first: it begins once enough of them have taken note."""
     state = draft.state
     names = {agent.agent for agent in chosen}
-    if not _missing(draft, names):
+    if not _missing(draft, names, names):
         return True
     known = state.electorate
     assert known is not None
@@ -158,8 +178,15 @@ def _enough_know(draft: Draft, chosen: list[Agent]) -> bool:
     return False
 
 
-def _missing(draft: Draft, present: Collection[str]) -> tuple[Member, ...]:
-    gone = draft.state.gone | draft.leaving()
+def _missing(
+    draft: Draft, present: Collection[str], members: Collection[str] = ()
+) -> tuple[Member, ...]:
+    """Return who is missed.
+
+    Args:
+        members: of the round to be made, who may be leaving; other leavers decide nothing.
+    """
+    gone = draft.state.gone | draft.leaving().difference(members)
     return missing(draft.state.electorate, present, gone, draft.deciding_host())
 
 
@@ -224,7 +251,7 @@ def _last_run(state: State) -> int:
     return state.last_run if made else state.last_run + UNSEEN_RUNS
 
 
-def _form(draft: Draft, chosen: list[Agent]) -> None:
+def _form(draft: Draft, chosen: list[Agent], *, stepless: bool = False) -> None:
     _give_shares(draft, chosen)
     state, now = draft.state, draft.now
     reduced = shares_of(state, chosen)
@@ -246,6 +273,7 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         reduced=tuple(rank for rank, _ in reduced),
         shares=tuple(share for _, share in reduced),
         excluded=tuple(Exclusion(*item) for item in sorted(state.excluded.items())),
+        stepless=stepless,
     )
     electorate = electorate_of(made)
     draft.expect(frozenset())
@@ -256,7 +284,7 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
             live=False,
             standby=False,
             expected=False,
-            gives_rows=False,
+            gives_state=False,
             attached=True,
             linked=False,
             finished=False,
@@ -293,8 +321,8 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         watch=state.watch.begun(now),
         rounds=(*state.rounds, record)[-KEPT_ROUNDS:],
     )
-    if draft.state.agents.count(Trait.GIVES_ROWS):
-        for agent in [one for one in draft.state.agents.values() if one.gives_rows]:
+    if draft.state.agents.count(Trait.GIVES_STATE):
+        for agent in [one for one in draft.state.agents.values() if one.gives_state]:
             draft.let_go(agent, "leaving; the round has no place for it")
 
 
@@ -344,7 +372,7 @@ def _settle_adopting(draft: Draft) -> None:
         commits=commits,
     )
     draft.state = replace(draft.state, phase=Phase.FENCING, fence=fence)
-    _tell_stop_anew(draft, fence)
+    tell_stop_anew(draft, fence)
 
 
 def _electors_are_back(state: State) -> bool:
@@ -365,19 +393,21 @@ def _settle_running(draft: Draft) -> None:
     members = state.agents.count(Trait.ATTACHED)
     is_linked = state.agents.all_attached(Trait.LINKED)
     leavers = draft.leavers()
+    assert state.round is not None
+    stepless = state.round.stepless
     if not (leavers or is_linked) and now < state.round_since + settings.unlinked_join:
         return
     joiners = _due_joiners(draft, members - len(leavers))
     rebalanced = state.shares.due and state.agents.all_attached(Trait.RECOVERS)
-    if not leavers and not joiners and not rebalanced:
+    if not (leavers or joiners or rebalanced or (stepless and is_linked)):
         return
-    reason = _change(leavers, joiners) or change_of_shares(state)
+    given = NO_PLACE if stepless else change_of_shares(state)
+    reason = change_of_members(leavers, joiners) or given
     if is_linked:
         number = state.last_fence + 1
         at_once = bool(leavers) and state.step_seconds > LONG_STEP
         fence = Fence(number, reason, now + settings.join_deadline, at_once)
         draft.state = replace(state, phase=Phase.FENCING, fence=fence, last_fence=number)
-        assert state.round is not None
         ask = FenceAsk(number, state.round.round, at_once)
         for agent in draft.attached():
             draft.send(agent.agent, ask)
@@ -390,11 +420,11 @@ def _settle_running(draft: Draft) -> None:
 
 def _waits_unlinked_until(state: State, leaver: Agent) -> float:
     """Return until when a leaver waits for a round to link, which has a fence only then: as long as
-    it may where it has rows to give away, or where too few stay with the state, so that all commit
-    there."""
+    it may where it has something to give away, or where too few stay with the state, so that all
+    commit there."""
     agents = state.agents
     enough = state.settings.size(agents.count(Trait.ATTACHED) - agents.count(Trait.LEAVING))
-    if leaver.recovers and (not enough or holds_rows(state, leaver)):
+    if leaver.recovers and (not enough or has_alone(state, leaver)):
         return leaver.leave_by
     return (leaver.leaving_since or 0.0) + state.settings.unlinked_leave
 
@@ -458,52 +488,6 @@ def _due_joiners(draft: Draft, staying: int) -> list[Agent]:
     return waiting if now >= due else []
 
 
-def _settle_fencing(draft: Draft) -> None:
-    state, now = draft.state, draft.now
-    fence = state.fence
-    assert fence is not None
-    leavers = draft.leavers()
-    if leavers:
-        limit = min(agent.leave_by for agent in leavers)
-        if fence.deadline > limit:
-            fence = replace(fence, deadline=max(limit, now))
-    if not fence.reached and end_if_hung(draft):
-        return
-    if fence.stop is None and _all_members(draft, fence.replies):
-        # Nobody runs past the end of the step in progress when asked, or of the one after it.
-        newest = max(fence.replies.values())
-        further = 0 if fence.at_once and newest >= 0 else 1
-        leaving = frozenset(agent.agent for agent in leavers)
-        fence = replace(fence, stop=newest + further, leavers=leaving)
-        fence = _tell_stop(draft, fence)
-    draft.state = replace(draft.state, fence=fence)
-    if fence.stop is not None and fence.leavers != {agent.agent for agent in leavers}:
-        fence = _tell_stop_anew(draft, fence)
-    if _all_members(draft, fence.fenced):
-        draft.end_round(_fence_reason(draft, fence))
-        _take_offers(draft, fence)
-    elif now >= fence.deadline:
-        draft.end_round(f"{fence.reason}; the fence was not reached in time")
-
-
-def _take_offers(draft: Draft, fence: Fence) -> None:
-    """Count those as waiting whose workers will, so that the next round needs no further word."""
-    agents = draft.state.agents
-    found = ((agents.get(name), port) for name, port in fence.offers.items())
-    draft.put_all(
-        replace(agent, joined_at=draft.now, store_port=port, live=True)
-        for agent, port in found
-        if agent is not None and agent.expected
-    )
-
-
-def _all_members(draft: Draft, told: Collection[str]) -> bool:
-    """Tell whether all attached agents are among those who have told of something."""
-    if len(told) < draft.state.agents.count(Trait.ATTACHED):  # nearly always
-        return False
-    return all(agent.agent in told for agent in draft.attached())
-
-
 def _settle_completing(draft: Draft) -> None:
     """All again where one fails: their scripts' tails may have collectives."""
     state, now = draft.state, draft.now
@@ -526,72 +510,3 @@ def _settle_completing(draft: Draft) -> None:
         elif now >= agent.leave_by:
             draft.end_round(f"worker {agent.pod_index} left before its script's end")
             return
-
-
-def _fence_reason(draft: Draft, fence: Fence) -> str:
-    """Why the round changes, as of its end: others may have come since the fence was begun."""
-    return _change(draft.leavers(), draft.ready()) or fence.reason
-
-
-def _tell_stop_anew(draft: Draft, fence: Fence) -> Fence:
-    """Tell all who leaves now, and return the fence of another number by which they say that they
-    stand there: who stood there knowing less may have left something to one that leaves, too."""
-    state, settings = draft.state, draft.state.settings
-    number = state.last_fence + 1
-    leavers = draft.leavers()
-    deadline = max(fence.deadline, draft.now + settings.join_deadline)
-    limit = min((agent.leave_by for agent in leavers), default=deadline)
-    leaving = frozenset(agent.agent for agent in leavers)
-    fence = replace(
-        fence,
-        fence=number,
-        deadline=max(min(deadline, limit), draft.now),
-        leavers=leaving,
-        fenced=frozenset(),
-        offers=PersistentMap(),
-    )
-    draft.state = replace(state, fence=fence, last_fence=number)
-    return _tell_stop(draft, fence)
-
-
-def _tell_stop(draft: Draft, fence: Fence) -> Fence:
-    """Tell all where to stop, and return the fence with what they were told."""
-    stop = fence.stop
-    assert stop is not None and draft.state.round is not None
-    attached = draft.attached()
-    number = draft.state.round.round
-    stay = [agent for agent in attached if not agent.leaving]
-    size = draft.state.settings.size
-    # They would wait for others with the only live state, and may have to leave, too. Newcomers
-    # that wait don't count, as they may be gone by then.
-    fence = replace(fence, commits=fence.commits or not size(len(stay)))
-    there = sorted([*stay, *draft.waiting()], key=lambda agent: agent.order)
-    next_ = frozenset(agent.agent for agent in there[: size(len(there))])
-    displaced = {agent.agent for agent in stay} - next_
-    draft.state = replace(draft.state, fence=fence, promised=next_)
-    # One that the next round has no place for is as good as lost: of any part there are two.
-    placed = max(len(stay) - size(len(stay)), len(displaced)) <= 1
-    stops = {
-        (leaving, waits): FenceStop(
-            fence.fence,
-            number,
-            stop,
-            leaving,
-            commit=fence.commits,
-            memory_stays=placed and not leaving,
-            displaced=waits,
-        )
-        for leaving, waits in ((False, False), (False, True), (True, False))
-    }
-    for agent in attached:
-        draft.send(agent.agent, stops[agent.leaving, agent.agent in displaced])
-    return fence
-
-
-def _change(leavers: list[Agent], joiners: list[Agent]) -> str:
-    parts = []
-    for verb, agents in (("left", leavers), ("joined", joiners)):
-        if agents:
-            who = ", ".join(str(agent.pod_index) for agent in agents)
-            parts.append(f"worker {who} {verb}")
-    return "; ".join(parts)

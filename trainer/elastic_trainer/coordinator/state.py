@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from elastic_trainer.coordinator.agents import Agent, Reached
+from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.bookkeeping import booked
 from elastic_trainer.coordinator.divergence_check import hear_digests
 from elastic_trainer.coordinator.draft import Draft
@@ -25,9 +25,9 @@ from elastic_trainer.coordinator.model import (
     NewRange,
     Phase,
     Received,
-    RoundRecord,
     State,
 )
+from elastic_trainer.coordinator.progress import hear_progress, reached
 from elastic_trainer.coordinator.recheck import checked, suspect
 from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.coordinator.settle import settle
@@ -35,7 +35,6 @@ from elastic_trainer.coordinator.straggler_check import look_for_stragglers, tol
 from elastic_trainer.coordinator.tables import hear_tables
 from elastic_trainer.failures.record import bounded, with_failure
 from elastic_trainer.protocol.message import (
-    AgentMessage,
     Committed,
     Completed,
     Digested,
@@ -68,9 +67,6 @@ from elastic_trainer.protocol.message import (
 )
 from elastic_trainer.protocol.pace import silence
 from elastic_trainer.succession.electorate import is_contested, is_newer, missing, settled, too_few
-
-SPEED_WINDOW = 5.0
-"""Seconds over which /status averages the speed."""
 
 TICK_LAG = 0.3
 """A pause of our own (seconds) that isn't held against the agents, whose messages wait unread."""
@@ -170,7 +166,7 @@ def _receive(draft: Draft, event: Received) -> None:
     agent = replace(
         agent,
         last_seen=draft.now,
-        reached=_reached(agent, message, draft.now),
+        reached=reached(agent, message, draft.now),
         worked=told(message) or agent.worked,
     )
     draft.put(agent)
@@ -207,6 +203,8 @@ def _hello(draft: Draft, hello: Hello) -> None:
         told_stop=hello.stop_step,
         told_commit=hello.stop_commits,
         fenced=hello.fenced,
+        holds=hello.holds or (hello.linked and hello.recovers),
+        sharded=hello.sharded,
         port=hello.port,
         taken=_taken_in(state.settings.term, hello.electorate),
     )
@@ -294,27 +292,31 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
     if member and (agent.attached or state.phase is Phase.ADOPTING):
         draft.end_round(f"workers of worker {agent.pod_index} failed", failed=agent.agent)
     went = agent.attached
+    agent = draft.state.agents[agent.agent]
+    # Of a round that this coordinator knows nothing of they are believed to have come to its state.
+    unknown = message.round > max((one.round for one in state.rounds), default=0)
     agent = replace(
-        draft.state.agents[agent.agent],
+        agent,
         joined_at=draft.now,
         store_port=message.store_port,
         live=message.live,
         standby=False,
+        holds=message.live and (agent.holds or unknown),
     )
     if agent.leaving:
         if went or not waits_for_round(draft.state, agent, draft.now):
             draft.let_go(agent, "leaving")
             return
-        agent = replace(agent, gives_rows=True)
+        agent = replace(agent, gives_state=True)
     draft.put(agent)
 
 
 def _linked(draft: Draft, agent: Agent, message: Linked) -> None:
     if agent.attached and _round_number(draft.state) == message.round:
         recovers, pids, feed_port = message.recovers, message.pids, message.feed_port
-        draft.put(
-            replace(agent, linked=True, recovers=recovers, pids=pids, late=0, feed_port=feed_port)
-        )
+        agent = replace(agent, linked=True, recovers=recovers, pids=pids, late=0)
+        sharded = message.sharded or agent.sharded
+        draft.put(replace(agent, feed_port=feed_port, holds=recovers, sharded=sharded))
         last_run = max(draft.state.last_run, message.last_run)
         draft.state = replace(draft.state, last_run=last_run)
         tell_newcomers(draft)
@@ -331,75 +333,6 @@ def _transferring(draft: Draft, agent: Agent, message: Transferring) -> None:
 def _leave_by(state: State, grace: float, now: float) -> float:
     grace = grace or state.settings.leave_grace
     return now + grace - min(state.settings.leave_margin, grace / 4)
-
-
-def _reached(agent: Agent, message: AgentMessage, now: float) -> Reached | None:
-    if not isinstance(message, Progress):
-        return agent.reached
-    time = now - message.age_seconds
-    lost = message.stall_milliseconds, message.input_milliseconds
-    return Reached(message.round, message.step, time, *lost)
-
-
-def _progress(draft: Draft, agent: Agent, message: Progress) -> None:
-    if message.step_seconds and message.step_seconds != agent.step_seconds:
-        draft.put(replace(agent, step_seconds=message.step_seconds))
-    state = draft.state
-    time = draft.now - message.age_seconds
-    rounds = list(state.rounds)
-    for i in range(len(rounds) - 1, -1, -1):
-        if rounds[i].round == message.round:
-            if rounds[i].first_step is None and _round_number(state) == message.round:
-                # It went on from the step before: later ones were undone, or not to be restored.
-                committed = min(state.committed_step, message.step - 1)
-                state = replace(state, committed_step=committed, step=message.step)
-                state = _trained(state)
-            previous = rounds[i - 1].last_step_time if i else None
-            rounds[i] = _advance(rounds[i], previous, message, time)
-            break
-    draft.state = replace(state, rounds=tuple(rounds))
-    if _round_number(state) != message.round:
-        return
-    samples = state.samples
-    if not samples or message.step > samples[-1][1]:
-        samples = (*(s for s in samples if s[0] > time - SPEED_WINDOW), (time, message.step))
-    watch = state.watch.stepped(message.step, time)
-    newest = max(state.step, message.step)
-    draft.state = replace(
-        draft.state,
-        step=newest,
-        samples=samples,
-        total_samples=message.total_samples,
-        watch=watch,
-    )
-
-
-def _trained(state: State) -> State:
-    """Return it once its round has made a step: whoever is live there has the newest state."""
-    assert state.round is not None
-    known = state.electorate
-    if known is not None and known.contested and known.round == state.round.round:
-        known = replace(known, contested=False)
-    members = frozenset(member.agent for member in state.round.members)
-    return replace(state, electorate=known, trained=members)
-
-
-def _advance(
-    record: RoundRecord, previous: float | None, told: Progress, time: float
-) -> RoundRecord:
-    if record.first_step_time is None or time < record.first_step_time:
-        record = replace(
-            record,
-            first_step=told.step,
-            first_step_time=time,
-            first_samples=told.samples,
-            pause_seconds=None if previous is None else max(0.0, time - previous),
-        )
-    if record.last_step is None or told.step > record.last_step:
-        record = replace(
-            record, last_step=told.step, last_step_time=time, last_samples=told.samples
-        )
-    return record
 
 
 def _fence_reply(draft: Draft, agent: Agent, message: FenceReply) -> None:
@@ -461,7 +394,7 @@ def _leave(draft: Draft, agent: Agent, message: Leave) -> None:
     if agent.attached:
         draft.put(replace(agent, joined_at=None))
     elif waits_for_round(draft.state, agent, draft.now):
-        draft.put(replace(agent, gives_rows=True))
+        draft.put(replace(agent, gives_state=True))
     else:
         draft.let_go(agent, "leaving; its workers are in no round")
 
@@ -550,7 +483,7 @@ def _round_number(state: State) -> int:
 _HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
     Join: _join,
     Linked: _linked,
-    Progress: _progress,
+    Progress: hear_progress,
     FenceReply: _fence_reply,
     Stopped: _stopped,
     Fenced: _fenced,

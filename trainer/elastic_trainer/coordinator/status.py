@@ -11,7 +11,7 @@ from elastic_trainer.coordinator.divergence_check import as_json as diverged_as_
 from elastic_trainer.coordinator.load import as_json as loads_as_json
 from elastic_trainer.coordinator.model import RoundRecord, State
 from elastic_trainer.coordinator.node_range import as_json as range_as_json
-from elastic_trainer.coordinator.state import SPEED_WINDOW
+from elastic_trainer.coordinator.progress import SPEED_WINDOW
 from elastic_trainer.coordinator.straggler_check import as_json as stragglers_as_json
 from elastic_trainer.coordinator.straggler_check import named_count, shares_as_json
 from elastic_trainer.failures.record import as_json

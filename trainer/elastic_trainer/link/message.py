@@ -184,6 +184,8 @@ class Joined:
     """That begins; see checkpoint/recovery.py."""
     feed_port: int
     """Where newcomers may follow its state, see feed/; 0: nowhere."""
+    sharded: bool = False
+    """It has a part of the state that others may not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +282,8 @@ class Place:
     """Its state was found to be another than the others', so it isn't to be gone on from."""
     shares: str = ""
     """Ranks that take fewer samples than most, see data/division.py."""
+    stepless: bool = False
+    """No step is made: the round begins with its fence, where leavers give what they have."""
 
 
 @dataclass(frozen=True, slots=True)

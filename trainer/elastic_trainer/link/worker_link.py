@@ -67,6 +67,7 @@ from elastic_trainer.link.message import (
     encode,
 )
 from elastic_trainer.link.order import Order
+from elastic_trainer.link.output import complain, flush
 from elastic_trainer.link.progress import ProgressPage
 from elastic_trainer.link.stack import offer_stack
 from elastic_trainer.link.whereabouts import whereabouts
@@ -166,7 +167,7 @@ class WorkerLink:
             Feeders: self._on_feeders,
             AskWhereabouts: lambda _: whereabouts(self._step),
             NoNextRound: self._on_no_next_round,
-            Refused: self._on_refused,
+            Refused: lambda said: complain(f"the agent refuses this worker: {said.reason}"),
         }
 
     @property
@@ -183,6 +184,11 @@ class WorkerLink:
     def diverged(self) -> bool:
         """Return whether this process's state isn't to be gone on from in this round."""
         return self._place is not None and self._place.diverged
+
+    @property
+    def stepless(self) -> bool:
+        """Return whether this round is for its fence alone: nobody makes a step before."""
+        return self._place is not None and self._place.stepless
 
     @property
     def shares(self) -> str:
@@ -261,17 +267,13 @@ class WorkerLink:
             self._first_told = True
             self._send(Stepped())
         with self._changed:
-            while (
-                self._hold is not None
-                and self._stop is None
-                and step >= self._hold
-                and not self.over
-            ):
-                self._changed.wait()
-            if self.over:
-                over = True
-            else:
-                over = False
+            self._changed.wait_for(
+                lambda: (
+                    self._hold is None or self._stop is not None or step < self._hold or self.over
+                )
+            )
+            over = self.over
+            if not over:
                 if self._hold is None and self._stop is None:
                     self._pending = False
                     return Order.GO
@@ -285,6 +287,20 @@ class WorkerLink:
             self._stands = True
             self._send(Stopped())
         return Order.LEAVE if self.told is not None and self.told.leaving else Order.FENCE
+
+    def await_fence(self, step: int) -> Order:
+        """In place of `boundary`, in a round in which no step is made: wait for its fence.
+
+        Args:
+            step: the last that was applied before.
+        """
+        self._first_told = True
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stop is not None or self.over)
+            order = self._boundary_pending(step)
+            if order is not Order.GO:
+                return order
 
     def committed(self, step: int, round_: int = 0, place: str = "", size: int = 0) -> None:
         """A commit for `step` is durable; rank 0 says it.
@@ -308,8 +324,7 @@ class WorkerLink:
         with self._changed:
             self._newest = None
             self._send(AskNewestCommit(place))
-            while self._newest is None and not self.over:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._newest is not None or self.over)
             if self._newest is None:
                 raise LinkError("the round is over; the next one's agents know of the commits")
             return self._newest
@@ -325,8 +340,7 @@ class WorkerLink:
         with self._changed:
             self._feeders = None
             self._send(AskFeeders())
-            while self._feeders is None and not self._home:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._feeders is not None or self._home)
             if self._feeders is None:
                 raise LinkError("training is complete")
             pairs = (one.rpartition(" ") for one in self._feeders.split(",") if one)
@@ -427,8 +441,7 @@ class WorkerLink:
         with self._changed:
             self._settled = None
             self._send(Settle(storage))
-            while self._settled is None and not self.over:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._settled is not None or self.over)
             if self._settled is None:
                 raise LinkError("the round is over; the next one goes on from what was saved")
             return self._settled
@@ -445,8 +458,7 @@ class WorkerLink:
         if order is not Order.LEAVE:
             self._park()
         with self._changed:
-            while not self.over:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self.over)
         self.leave()
 
     def agreed_stop(self, gather: Callable[[StopAt], list[StopAt]]) -> list[StopAt]:
@@ -483,7 +495,7 @@ class WorkerLink:
         """Exit 0, as the round is over, and this worker was told to leave there."""
         self._closing = True
         self._send(Goodbye())
-        _flush()
+        flush()
         os._exit(0)
 
     def peer_lost(self, patience: float = BLAME_SECONDS) -> bool:
@@ -541,13 +553,14 @@ class WorkerLink:
         self._send(Goodbye())
         sys.exit(0)
 
-    def joined(self, run: int, feed_port: int = 0) -> None:
+    def joined(self, run: int, feed_port: int = 0, *, sharded: bool = False) -> None:
         """This process is in its round: connected, with the common state, and in that run.
 
         Args:
             feed_port: where newcomers may follow its state; 0: nowhere.
+            sharded: it has a part of that state which others may not have.
         """
-        self._send(Joined(self.round, run, feed_port))
+        self._send(Joined(self.round, run, feed_port, sharded))
 
     def finished(self) -> None:
         """The training loop is over: no step will follow, and no order is heeded any more.
@@ -569,7 +582,7 @@ class WorkerLink:
                 while line := lines.readline(LINE_BYTES):
                     self._hear(line)
         except Exception as error:  # unheard, an agent's words would be waited for without end
-            _complain(f"the link to the agent failed: {error!r}")
+            complain(f"the link to the agent failed: {error!r}")
         if not self._closing and os.getpid() == self._pid:
             # The agent is gone, so nobody would stop or restart this process: don't outlive it.
             os._exit(1)
@@ -578,7 +591,7 @@ class WorkerLink:
         try:
             message = decode_from_agent(line)
         except MessageError as error:
-            _complain(f"ignored a message of the agent: {error}")
+            complain(f"ignored a message of the agent: {error}")
             return
         with self._changed:
             in_round = not self._waiting and not self.over
@@ -633,14 +646,11 @@ class WorkerLink:
     def _on_no_next_round(self, _: NoNextRound) -> None:
         self._home = True
 
-    def _on_refused(self, refused: Refused) -> None:
-        _complain(f"the agent refuses this worker: {refused.reason}")
-
     # ---- ends
 
     def _park(self) -> NoReturn:
         """Wait for the agent's SIGTERM; a restart that the agent makes itself isn't charged."""
-        _flush()
+        flush()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._send(Parked())  # the script's handler may have taken the signal before
@@ -697,13 +707,3 @@ class WorkerLink:
         # A lost agent is the reading thread's business.
         with contextlib.suppress(OSError), self._sending:
             connection.sendall(encode(message))
-
-
-def _complain(text: str) -> None:
-    print(f"volcano-elastic: {text}", file=sys.stderr, flush=True)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()

@@ -39,7 +39,6 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -79,6 +78,7 @@ from elastic_trainer.loop.round_member import RoundMember, data_parallel
 from elastic_trainer.loop.seed import seed_generators
 from elastic_trainer.loop.split_state import split_states
 from elastic_trainer.loop.state_feed import StateFeed
+from elastic_trainer.loop.step import Step
 from elastic_trainer.loop.undo import BufferBackup, ExtraBackup
 
 log = logging.getLogger(__name__)
@@ -307,6 +307,10 @@ class ElasticLoop:
     def _batches(self) -> Iterator[Any]:
         while True:
             self._enter()
+            if self.link.stepless:
+                self._stand(self.link.await_fence(self.data.steps))
+                self._disconnect()
+                continue
             over = False
             for batch in () if self._stopping else self._handed_out():
                 self._passed = False
@@ -375,10 +379,10 @@ class ElasticLoop:
                 self.steps,
             )
 
-    def step(self) -> _Step:
+    def step(self) -> Step:
         """Around a batch's forward and backward pass; at the end of a step's last batch it applies
         the step, unless the round broke."""
-        return _Step(self)
+        return Step(self)
 
     # ---- one step
 
@@ -509,12 +513,19 @@ class ElasticLoop:
                 return True
             self._feed.passed(self._identity)
             return False
+        return self._stand(order)
+
+    def _stand(self, order: Order) -> bool:
+        """At a fence: tell whether the round ends here, where all was given away and committed."""
+        checkpointer = self.checkpointer
         if order is Order.ABORTED:
             return True
         stands = self._committed = False
         while not stands:
             if not self._attempt(self._hand_over):
                 return True
+            if not self._handed_over and self.link.stepless:
+                continue
             if not self._handed_over:  # the rest goes after the next steps
                 if not self._attempt(checkpointer.save_if_due):
                     return True
@@ -595,9 +606,10 @@ class ElasticLoop:
         self._broken = False
         self._settling = self.data.steps + 2
         self._buffers = BufferBackup([])
-        if self._begin is not None:
+        if self._begin is not None and not self.link.stepless:
             self._begin(self)
-        self.link.joined(self.checkpointer.run, self._feed.serve())
+        sharded = self._make is not None
+        self.link.joined(self.checkpointer.run, self._feed.serve(), sharded=sharded)
 
     def _connect(self) -> None:
         self._said = self._member.connect(
@@ -694,59 +706,3 @@ class ElasticLoop:
             refuse_unequal(self._member.group.gather(trained_parameters(self.module)))
         self.model = self._wrap(self.module) if self.world > 1 else self.module
         refuse_sharded(self.model)
-
-
-class _Step:
-    """The `with` of one batch; a class, since a generator would cost each step more."""
-
-    def __init__(self, loop: ElasticLoop) -> None:
-        self._loop = loop
-
-    def __enter__(self) -> None:
-        self._synchronization = self._loop._begin_batch()
-        self._synchronization.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        loop = self._loop
-        loop._guard.in_body = False
-        self._synchronization.__exit__(kind, error, trace)
-        if error is not None:
-            return self._is_undone(error)
-        try:
-            loop._push()
-            if loop.data.last:
-                loop._member.confirm()
-        except RuntimeError as broken:
-            if self._is_undone(broken):
-                return True
-            raise
-        if loop._member.failed and self._is_undone(RuntimeError("a peer's connection failed")):
-            return True  # the body may have passed over an error, and lack others' gradients
-        try:
-            loop._end_batch()
-        except RuntimeError as broken:
-            if loop._make is not None and self._is_undone(broken):  # in its `apply`
-                return True
-            raise
-        return False
-
-    def _is_undone(self, error: BaseException) -> bool:
-        """Return whether a lost peer was the reason, so that the step is done again."""
-        loop = self._loop
-        if not isinstance(error, RuntimeError):
-            return False
-        if not loop._member.peer_lost(loop.link):
-            if loop.link.agent and loop.world > 1 and loop._member.forsaken:
-                error.add_note(
-                    "a peer that is not lost has left this round: its loop may have ended at "
-                    "another step, by stop() or break, which all ranks have to do at the same one"
-                )
-            return False
-        log.info("step %d is done again: %s", self._loop.steps + 1, error)
-        self._loop._undo_step()
-        return True

@@ -57,7 +57,7 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., workers_succeeded: _Optional[_Union[WorkersSucceeded, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., transferring: _Optional[_Union[Transferring, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., inspected: _Optional[_Union[Inspected, _Mapping]] = ..., digested: _Optional[_Union[Digested, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., whole: _Optional[_Union[Whole, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ..., tables: _Optional[_Union[Tables, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced", "pids", "recovers", "version", "job", "processes", "succeeded", "node", "grace_seconds", "commits", "term", "port", "electorate", "goodput", "uncounted_milliseconds", "last_run", "alive_milliseconds", "keepers", "round_digest", "electorate_digest", "feed_port", "stop_commits")
+    __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced", "pids", "recovers", "version", "job", "processes", "succeeded", "node", "grace_seconds", "commits", "term", "port", "electorate", "goodput", "uncounted_milliseconds", "last_run", "alive_milliseconds", "keepers", "round_digest", "electorate_digest", "feed_port", "stop_commits", "holds", "sharded")
     AGENT_FIELD_NUMBER: _ClassVar[int]
     POD_INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,8 @@ class Hello(_message.Message):
     ELECTORATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     FEED_PORT_FIELD_NUMBER: _ClassVar[int]
     STOP_COMMITS_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    SHARDED_FIELD_NUMBER: _ClassVar[int]
     agent: str
     pod_index: int
     address: str
@@ -126,7 +128,9 @@ class Hello(_message.Message):
     electorate_digest: bytes
     feed_port: int
     stop_commits: bool
-    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., last_round: _Optional[int] = ..., round: _Optional[bytes] = ..., step: _Optional[int] = ..., committed_step: _Optional[int] = ..., linked: _Optional[bool] = ..., leaving: _Optional[bool] = ..., finished: _Optional[bool] = ..., fence: _Optional[int] = ..., stop_step: _Optional[int] = ..., fenced: _Optional[bool] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., version: _Optional[int] = ..., job: _Optional[str] = ..., processes: _Optional[int] = ..., succeeded: _Optional[bool] = ..., node: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., port: _Optional[int] = ..., electorate: _Optional[bytes] = ..., goodput: _Optional[_Union[Goodput, _Mapping]] = ..., uncounted_milliseconds: _Optional[int] = ..., last_run: _Optional[int] = ..., alive_milliseconds: _Optional[int] = ..., keepers: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ..., round_digest: _Optional[bytes] = ..., electorate_digest: _Optional[bytes] = ..., feed_port: _Optional[int] = ..., stop_commits: _Optional[bool] = ...) -> None: ...
+    holds: bool
+    sharded: bool
+    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., last_round: _Optional[int] = ..., round: _Optional[bytes] = ..., step: _Optional[int] = ..., committed_step: _Optional[int] = ..., linked: _Optional[bool] = ..., leaving: _Optional[bool] = ..., finished: _Optional[bool] = ..., fence: _Optional[int] = ..., stop_step: _Optional[int] = ..., fenced: _Optional[bool] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., version: _Optional[int] = ..., job: _Optional[str] = ..., processes: _Optional[int] = ..., succeeded: _Optional[bool] = ..., node: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., port: _Optional[int] = ..., electorate: _Optional[bytes] = ..., goodput: _Optional[_Union[Goodput, _Mapping]] = ..., uncounted_milliseconds: _Optional[int] = ..., last_run: _Optional[int] = ..., alive_milliseconds: _Optional[int] = ..., keepers: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ..., round_digest: _Optional[bytes] = ..., electorate_digest: _Optional[bytes] = ..., feed_port: _Optional[int] = ..., stop_commits: _Optional[bool] = ..., holds: _Optional[bool] = ..., sharded: _Optional[bool] = ...) -> None: ...
 
 class Whole(_message.Message):
     __slots__ = ("encoded_round", "encoded_electorate")
@@ -195,18 +199,20 @@ class Moment(_message.Message):
     def __init__(self, name: _Optional[str] = ..., ago: _Optional[int] = ...) -> None: ...
 
 class Linked(_message.Message):
-    __slots__ = ("round", "pids", "recovers", "last_run", "feed_port")
+    __slots__ = ("round", "pids", "recovers", "last_run", "feed_port", "sharded")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PIDS_FIELD_NUMBER: _ClassVar[int]
     RECOVERS_FIELD_NUMBER: _ClassVar[int]
     LAST_RUN_FIELD_NUMBER: _ClassVar[int]
     FEED_PORT_FIELD_NUMBER: _ClassVar[int]
+    SHARDED_FIELD_NUMBER: _ClassVar[int]
     round: int
     pids: _containers.RepeatedScalarFieldContainer[int]
     recovers: bool
     last_run: int
     feed_port: int
-    def __init__(self, round: _Optional[int] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., last_run: _Optional[int] = ..., feed_port: _Optional[int] = ...) -> None: ...
+    sharded: bool
+    def __init__(self, round: _Optional[int] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., last_run: _Optional[int] = ..., feed_port: _Optional[int] = ..., sharded: _Optional[bool] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("round", "step", "age_seconds", "samples", "step_seconds", "stall_milliseconds", "input_milliseconds", "compute", "waited", "network", "batches", "batch_samples", "total_samples")
@@ -479,7 +485,7 @@ class Group(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "members", "master_address", "master_port", "reason", "commits", "term", "groups", "contested", "last_run", "diverged", "reduced", "shares", "excluded")
+    __slots__ = ("round", "members", "master_address", "master_port", "reason", "commits", "term", "groups", "contested", "last_run", "diverged", "reduced", "shares", "excluded", "stepless")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MASTER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -494,6 +500,7 @@ class Round(_message.Message):
     REDUCED_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
     EXCLUDED_FIELD_NUMBER: _ClassVar[int]
+    STEPLESS_FIELD_NUMBER: _ClassVar[int]
     round: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     master_address: str
@@ -508,7 +515,8 @@ class Round(_message.Message):
     reduced: _containers.RepeatedScalarFieldContainer[int]
     shares: _containers.RepeatedScalarFieldContainer[int]
     excluded: _containers.RepeatedCompositeFieldContainer[Exclusion]
-    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., reason: _Optional[str] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., contested: _Optional[bool] = ..., last_run: _Optional[int] = ..., diverged: _Optional[_Iterable[int]] = ..., reduced: _Optional[_Iterable[int]] = ..., shares: _Optional[_Iterable[int]] = ..., excluded: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ...) -> None: ...
+    stepless: bool
+    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., reason: _Optional[str] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., contested: _Optional[bool] = ..., last_run: _Optional[int] = ..., diverged: _Optional[_Iterable[int]] = ..., reduced: _Optional[_Iterable[int]] = ..., shares: _Optional[_Iterable[int]] = ..., excluded: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., stepless: _Optional[bool] = ...) -> None: ...
 
 class Exclusion(_message.Message):
     __slots__ = ("node", "reason")

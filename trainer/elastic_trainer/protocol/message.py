@@ -138,6 +138,7 @@ class Round:
     reduced: tuple[int, ...] = ()
     shares: tuple[int, ...] = ()
     excluded: tuple[Exclusion, ...] = ()
+    stepless: bool = False
 
     def rank_of(self, agent: str) -> int | None:
         return self._ranks.get(agent)
@@ -196,6 +197,8 @@ class Hello:
     electorate_digest: bytes = b""
     feed_port: int = 0
     stop_commits: bool = False
+    holds: bool = False
+    sharded: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,7 @@ class Linked:
     recovers: bool = False
     last_run: int = 0
     feed_port: int = 0
+    sharded: bool = False
 
 
 @dataclass(frozen=True)

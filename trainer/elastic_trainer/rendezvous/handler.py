@@ -180,7 +180,7 @@ class ElasticHandler(RendezvousHandler):
         return True  # the round's own store, served by the agent of its first node
 
     def next_rendezvous(self) -> RendezvousInfo:
-        from elastic_trainer.agent.agent import DismissedError, PermanentFailureError, RefusedError
+        from elastic_trainer.agent.errors import DismissedError, PermanentFailureError, RefusedError
         from elastic_trainer.link.worker_link import ROUND_VARIABLE
 
         self._end_if_told()
