@@ -13,7 +13,6 @@ from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
-    set_optimizer_state_dict,
 )
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -33,8 +32,10 @@ from elastic_trainer.checkpoint.sharded_extra import (
     ExtraMismatchError,
     empty_targets,
     find_unplaced,
+    join,
     take_apart,
 )
+from elastic_trainer.checkpoint.sharded_optimizer import empty_state, load_optimizer
 from elastic_trainer.checkpoint.state_value import from_plain, own, to_plain
 from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.store.blob import MeshKey, mesh_key
@@ -151,8 +152,11 @@ class ModelState:
             "optimizer": [number for number, one in enumerate(trained) if id(one) in ours],
         }
 
-    def give(self, state: Mapping[str, Any]) -> None:
+    def give(self, state: Mapping[str, Any], *, owned: bool = False) -> None:
         """Copies it.
+
+        Args:
+            owned: its sharded tensors are nobody else's: the optimizer keeps them uncopied.
 
         Raises:
             MismatchError: it is another model's or optimizer's; nothing was changed.
@@ -162,8 +166,12 @@ class ModelState:
         model = _given(state["model"])
         if self.sharded:
             set_model_state_dict(self.model, model)
-            optimizer = from_plain(state["optimizer"])  # keeps the tensors that it loads
-            set_optimizer_state_dict(self.model, self.optimizer, optimizer)
+            # The optimizer keeps the tensors that it loads.
+            kept: dict[str, Any] = {}
+            optimizer = state["optimizer"]
+            if owned:
+                optimizer, kept = take_apart(optimizer)
+            load_optimizer(self.model, self.optimizer, join(from_plain(optimizer), kept))
         else:
             self.model.load_state_dict(model)
             _load_optimizer(self.optimizer, state["optimizer"])
@@ -233,6 +241,22 @@ class ModelState:
         """Raises MismatchError unless these are the shapes and dtypes of the model's state."""
         described = {name: _described(*one) for name, one in found.items()}
         _refuse("the model", _shapes(get_model_state_dict(self.model)), described)
+
+    def targets(
+        self, noted: Mapping[str, Any] | None, described: Mapping[str, Described]
+    ) -> dict[str, Any]:
+        """Return model and optimizer of a state, as `take`, to load its sharded tensors into; the
+        optimizer's may be new ones, which it is yet to be given.
+
+        Args:
+            noted: the optimizer's saved state, see sharded_optimizer.py.
+            described: by name, its sharded tensors.
+        """
+        model = to_plain(get_model_state_dict(self.model))
+        optimizer = None
+        if noted is not None:
+            optimizer = empty_state(self.model, self.optimizer, noted, model, described)
+        return self.take() if optimizer is None else {"model": model, "optimizer": optimizer}
 
     def extra_targets(
         self, noted: Mapping[str, Any], described: Mapping[str, Described]

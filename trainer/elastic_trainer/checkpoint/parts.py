@@ -22,12 +22,14 @@ from elastic_trainer.checkpoint.reshard import (
     shard_box,
 )
 from elastic_trainer.checkpoint.sharded_extra import Described, join, take_apart
+from elastic_trainer.checkpoint.sharded_optimizer import note_shards
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import ShardPart, encode_placement
 from elastic_trainer.store.slot import SlotError
 
 _SHARDED = ("model", "optimizer")
 """Parts of a state that hold DTensors; of the others `extra` may."""
+_OPTIMIZER = "optimizer"
 _EXTRA = "extra"
 
 
@@ -54,6 +56,8 @@ class _Rest:
     kinds: dict[str, Described]
     """By the name of what is sharded."""
     model: dict[str, Described]
+    optimizer: dict[str, Any] | None
+    """See `note_shards`."""
 
 
 def load_parts(
@@ -92,7 +96,7 @@ def load_parts(
     rest = group.from_rank(holders[first], _take_rest(parts[first]) if first in parts else None)
     assert rest is not None
     state.compare_model(rest.model)
-    whole = state.take()
+    whole = state.targets(rest.optimizer, _under(_OPTIMIZER, rest.kinds))
     wanted = {name: leaf for name, leaf in _leaves(whole) if isinstance(leaf, DTensor)}
     targets = state.extra_targets(rest.others[_EXTRA], _under(_EXTRA, rest.kinds))
     wanted |= {f"{_EXTRA}.{name}": target for name, target in targets.items()}
@@ -125,7 +129,7 @@ def load_parts(
     messages.run(give_and_take, group.over or (lambda: False))
     loaded = {key: _replace_values(whole[key], key, rest.values) for key in _SHARDED}
     extra = join(rest.others[_EXTRA], targets)
-    state.give({**loaded, **rest.others, _EXTRA: extra})
+    state.give({**loaded, **rest.others, _EXTRA: extra}, owned=True)
     if group.rank == first == 0:
         state.give_generators(rest.others)
 
@@ -194,7 +198,7 @@ def _take_rest(part: dict[str, Any]) -> _Rest:
     others = {key: value for key, value in part.items() if key not in _SHARDED}
     others[_EXTRA], _ = take_apart(part[_EXTRA])
     kinds = {name: (shard.shape, shard.local.dtype) for name, shard in _parts(part).items()}
-    return _Rest(values, others, kinds, model)
+    return _Rest(values, others, kinds, model, note_shards(part))
 
 
 def _parts(state: Mapping[str, Any]) -> dict[str, ShardPart]:

@@ -97,7 +97,7 @@ def empty_targets(
                 f"extra's {name} is sharded in the checkpoint, of shape {there}: expected a "
                 f"sharded tensor to load it into, found {here}"
             )
-        found[name] = _empty_like(like, described[name][1])
+        found[name] = empty_like(like, described[name][1])
     for name, part in parts.items():
         if not isinstance(part, torch.nn.Module):
             continue
@@ -148,7 +148,8 @@ def _layout(tensor: DTensor) -> Any:
     return tensor.device_mesh, tuple(tensor.placements), tuple(tensor.shape)
 
 
-def _empty_like(like: DTensor, dtype: torch.dtype) -> DTensor:
+def empty_like(like: DTensor, dtype: torch.dtype) -> DTensor:
+    """Return a tensor that is divided like another; its memory isn't written."""
     return DTensor.from_local(
         torch.empty_like(like.to_local(), dtype=dtype),
         like.device_mesh,

@@ -10,6 +10,9 @@ import gc
 from collections.abc import Callable, Mapping
 
 import torch
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import debug as tensor_debug
 
@@ -53,6 +56,18 @@ def make_sharded(
             "model that every rank has whole is given as model=, with optimizer=, and made once"
         )
     return model, optimizer, extra
+
+
+def warm_up_sharded(model: torch.nn.Module) -> None:
+    """Shard a model over a world of one, and make a step with it."""
+    spare_older()
+    mesh = init_device_mesh("cpu", (1,))
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.zeros(1, 1, device="cpu")).sum().backward()
+    optimizer.step()
+    get_optimizer_state_dict(model, optimizer)
+    del mesh, optimizer
 
 
 def forget_world() -> None:

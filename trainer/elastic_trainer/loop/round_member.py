@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from elastic_trainer.link.message import Place
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.device_collectives import DeviceCollectives, GlooCollectives
+from elastic_trainer.loop.making import forget_world, warm_up_sharded
 from elastic_trainer.loop.place import set_environment
 from elastic_trainer.ranks.connection import Address, Connections
 from elastic_trainer.ranks.gathering import gather_objects
@@ -198,7 +199,7 @@ class RoundMember:
             rank, world, port = (int(os.environ[name]) for name in names)
             return Place(link.round, rank, world, os.environ["MASTER_ADDR"], port)
         if not link.round:
-            warm_up(self._device)
+            warm_up(self._device, sharded=self._groups)
         return link.next_place(meanwhile)
 
     def disconnect(self, link: WorkerLink) -> None:
@@ -297,9 +298,10 @@ class RoundMember:
                 self._device.abort(group)
 
 
-def warm_up(device: DeviceCollectives) -> None:
-    """Make a group, its first collectives and a first backward pass alone: a newcomer does while
-    the others train on, since its first ones take 50 ms longer than later ones."""
+def warm_up(device: DeviceCollectives, *, sharded: bool = False) -> None:
+    """Make a group, its first collectives and a first step alone: a newcomer does while the others
+    train on, since its first ones take 50 ms longer than later ones, those of a sharded model
+    twice that."""
     excepthook = sys.excepthook
     dist.init_process_group(
         device.backends, store=HashStore(), rank=0, world_size=1, **device.options()
@@ -308,9 +310,14 @@ def warm_up(device: DeviceCollectives) -> None:
     device.connect(group, 0, [device.handle(group)])
     gather_objects(None)
     # On "meta" it draws no numbers, which would change those that the script draws next.
-    model = data_parallel(torch.nn.Linear(1, 1, device="meta").to_empty(device="cpu"))
-    model(torch.zeros(1, 1, device="cpu")).sum().backward()
+    model = torch.nn.Linear(1, 1, device="meta").to_empty(device="cpu")
+    if sharded:
+        warm_up_sharded(model)
+    else:
+        data_parallel(model)(torch.zeros(1, 1, device="cpu")).sum().backward()
     del model
+    if sharded:
+        forget_world()
     dist.destroy_process_group()
     sys.excepthook = excepthook
 

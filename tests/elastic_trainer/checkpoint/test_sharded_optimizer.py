@@ -1,0 +1,162 @@
+"""A sharded model's optimizer gets its state without a step of nothing, bit for bit."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+from elastic_trainer.checkpoint.model_state import MismatchError, ModelState
+from elastic_trainer.checkpoint.parts import load_parts
+from elastic_trainer.data.sampler import ElasticSampler
+from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.store.blob import lay_out, read, read_parts
+from torch.distributed.fsdp import fully_shard
+
+SPECIAL = {
+    "Adafactor": "torch can't step it on a sharded model",
+    "LBFGS": "its step() needs a closure",
+    "SparseAdam": "takes sparse gradients only",
+}
+OPTIMIZERS = sorted(
+    name
+    for name, kind in vars(torch.optim).items()
+    if inspect.isclass(kind)
+    and issubclass(kind, torch.optim.Optimizer)
+    and kind is not torch.optim.Optimizer
+    and name not in SPECIAL
+)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "SGD": {"momentum": 0.9},
+    "Adam": {"amsgrad": True},
+    "RMSprop": {"momentum": 0.9, "centered": True},
+}
+Make = Callable[[Any], torch.optim.Optimizer]
+
+
+class Training:
+    """In a world of one."""
+
+    def __init__(self, make: Make) -> None:
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(4, 4, bias=False), torch.nn.Tanh(), torch.nn.Linear(4, 4, bias=False)
+        )
+        fully_shard(self.net)
+        self.optimizer = make(self.net.parameters())
+        self.stepped = 0
+        self.optimizer.register_step_post_hook(self._count)
+        self.state = ModelState(self.net, self.optimizer, ElasticSampler(9, batch_size=1), {})
+
+    def _count(self, *_: Any) -> None:
+        self.stepped += 1
+
+    def train(self, start: int, stop: int) -> None:
+        for step in range(start, stop):
+            torch.manual_seed(step)
+            self.optimizer.zero_grad()
+            self.net(torch.randn(3, 4)).square().sum().backward()
+            self.optimizer.step()
+
+    def saved(self) -> tuple[bytes, memoryview]:
+        blob = lay_out({**self.state.take(), "rng": self.state.generators()})
+        slot = torch.zeros(blob.size, dtype=torch.uint8)
+        blob.write(slot)
+        return blob.skeleton, memoryview(slot.numpy())
+
+    def values(self) -> dict[str, Any]:
+        state = self.state.take()
+        return {key: _values(state[key]) for key in ("model", "optimizer")}
+
+
+def _values(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        local = cast(Any, value).to_local() if hasattr(value, "to_local") else value
+        return (local.dtype, local.tolist())
+    if isinstance(value, dict):
+        return {key: _values(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_values(one) for one in value]
+    return value
+
+
+@pytest.fixture(autouse=True)
+def _world_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def load(training: Training, saved: tuple[bytes, memoryview]) -> None:
+    load_parts(
+        training.state,
+        lambda owner: cast(dict[str, Any], read_parts(*saved)),
+        {0: 0},
+        ProcessGroup.current(),
+        lambda size: None,
+    )
+
+
+def give(training: Training, saved: tuple[bytes, memoryview]) -> None:
+    training.state.give(read(*saved, training.state.meshes))
+
+
+@pytest.mark.parametrize("restore", [load, give])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_goes_on_without_a_step_of_nothing(
+    name: str, restore: Callable[[Training, tuple[bytes, memoryview]], None]
+) -> None:
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        made: torch.optim.Optimizer = getattr(torch.optim, name)(
+            parameters, **OPTIONS.get(name, {})
+        )
+        return made
+
+    whole, again = Training(make), Training(make)
+    whole.train(0, 3)
+    saved = whole.saved()
+    restore(again, saved)
+    assert again.stepped == 0
+    assert again.values() == whole.values()
+    saved[1][:] = bytes(len(saved[1]))  # as the slot is used again
+    whole.train(3, 6)
+    again.train(3, 6)
+    assert again.values() == whole.values()
+
+
+def test_an_optimizer_whose_state_is_divided_otherwise_makes_torchs_step() -> None:
+    class Sums(torch.optim.SGD):
+        """Keeps a row of each matrix' sums."""
+
+        def step(self, closure: Any = None) -> Any:
+            for group in self.param_groups:
+                for one in group["params"]:
+                    held = self.state[one].setdefault("sums", one.new_zeros(1, one.shape[1]))
+                    held.add_(one.detach()[:1])
+            return super().step(closure)
+
+    whole, again = Training(Sums), Training(Sums)
+    whole.train(0, 3)
+    load(again, whole.saved())
+    assert again.stepped
+    assert again.values() == whole.values()
+
+
+def test_another_optimizers_state_is_refused() -> None:
+    whole = Training(torch.optim.Adam)
+    whole.train(0, 3)
+    with pytest.raises(MismatchError, match="momentum_buffer: expected"):
+        load(Training(lambda p: torch.optim.SGD(p, momentum=0.9)), whole.saved())
+
+
+def test_a_state_that_fits_not_leaves_an_optimizer_without_one() -> None:
+    whole, other = Training(torch.optim.Adam), Training(torch.optim.Adam)
+    whole.train(0, 1)
+    state = read(*whole.saved(), other.state.meshes)
+    del state["optimizer"]["state"]["0.weight"]
+    with pytest.raises(RuntimeError, match=r"Missing optimizer state for parameter '0\.weight'"):
+        other.state.give(state)
+    assert not other.state.complete
