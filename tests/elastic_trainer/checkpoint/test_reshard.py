@@ -100,6 +100,41 @@ def test_ranks_that_differ_in_replicated_dimensions_alone_hold_the_same(
     assert number_parts([(mesh, alike), (mesh, (False, False))], 4) == [0, 1, 2, 3]
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1), st.integers(0, 3), st.sampled_from("ab")),
+        max_size=14,
+    )
+)
+def test_parts_in_two_layouts_of_one_world_are_not_put_together(
+    parts: list[tuple[int, int, str]],
+) -> None:
+    """A rank's part is another in each, and so may be that of the same number."""
+    numbers = {"a": [0, 1, 0, 1], "b": [1, 0, 1, 0]}  # as a mesh's ranks are in another order
+    said = [
+        Available(
+            parts=tuple(
+                ("t", Part((1, 6), owner, 4, numbers[layout][owner], 2, layout))
+                for rank, owner, layout in parts
+                if rank == one
+            ),
+            training="t",
+        )
+        for one in (0, 1)
+    ]
+    whole = {
+        layout
+        for layout in "ab"
+        if {numbers[layout][owner] for _, owner, found in parts if found == layout} == {0, 1}
+    }
+    found = choose_recovery_source(said, sharded=True)
+    assert (found.identity == (1, 6)) == bool(whole)
+    if whole:
+        assert found.layout in whole
+        held = {(rank, owner) for rank, owner, layout in parts if layout == found.layout}
+        assert {(rank, owner) for owner, rank in found.holders.items()} <= held
+
+
 def test_replicas_stand_in_for_one_another() -> None:
     # Of two replicas over two ranks each, rank 0 is lost, and rank 3 waits beside the world.
     def has(*owners: int) -> Available:

@@ -701,7 +701,7 @@ class Checkpointer:
             blob.size,
             *self.state.part(self._group.rank, self._group.world),
             self.link.round,
-            self._place,
+            *(self._place, self._memory.layout),
         )
         try:
             if self._overlaps and blob.size >= self._overlap_bytes:

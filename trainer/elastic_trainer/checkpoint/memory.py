@@ -67,6 +67,8 @@ class Memory:
         """Copy of another node's part, where the state is sharded."""
         if every_rank:
             self.mirror = Mirror(self._slots, Slots(folder, local_rank, "mirror"), local_world)
+        self.layout = ""
+        """Digest of how a sharded state is spread over the ranks of this world."""
         self._prefault: threading.Thread | None = None
         self._prepared = 0
         self._stored = NOTHING
@@ -88,6 +90,13 @@ class Memory:
             local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
             copier=copier,
         )
+
+    def spread_as(self, layout: str) -> None:
+        """Know how a sharded state is spread over the ranks of this world; before anything is
+        looked for here."""
+        self.layout = layout
+        if self.mirror is not None:
+            self.mirror.layout = layout
 
     def prepare(self, blob: Blob) -> None:
         """Make room for states of this size, in the background where there is enough: for two, or,
@@ -160,9 +169,10 @@ class Memory:
         )
 
     def read_part(
-        self, training: str, identity: Identity, owner: int, world: int
+        self, training: str, identity: Identity, owner: int, world: int, layout: str
     ) -> dict[str, Any]:
-        """Return one rank's part of what so many held, in views of its slot, verified again.
+        """Return one rank's part of what so many held in a layout, in views of its slot, verified
+        again.
 
         Raises:
             SlotError: it isn't here.
@@ -171,10 +181,10 @@ class Memory:
             f"{self._slots.folder} holds no verified part of rank {owner} of {world}, of step "
             f"{identity[1]}"
         )
-        wanted = (training, identity, owner, world)
+        wanted = (training, identity, owner, world, layout)
         for slots in self._all_slots():
             for slot, label in slots.sealed().items():
-                found = (label.training, label.identity, label.rank, label.world)
+                found = (label.training, label.identity, label.rank, label.world, label.layout)
                 if label.sharded and found == wanted:
                     try:
                         read: dict[str, Any] = slot.read_parts()
@@ -256,7 +266,8 @@ class Memory:
         raise problem
 
     def _fits(self, label: Label, group: ProcessGroup) -> bool:
-        return label.sharded and (label.rank, label.world) == (group.rank, group.world)
+        wanted = (group.rank, group.world, self.layout)
+        return label.sharded and (label.rank, label.world, label.layout) == wanted
 
     def _choose_turns(self, size: int) -> None:
         """Raises SlotError where there is no room at all."""
@@ -311,4 +322,5 @@ class Memory:
 
 
 def _part(label: Label) -> Part:
-    return Part(label.identity, label.rank, label.world, label.part, label.parts)
+    numbers = label.part, label.parts
+    return Part(label.identity, label.rank, label.world, *numbers, label.layout)

@@ -47,6 +47,8 @@ class Mirror:
         self._skips = 0
         """Turns that are left out, as there was no room."""
         self._next_skips = 1
+        self.layout = ""
+        """Digest of how the state is spread over this world's ranks."""
         self.kept: Identity | None = None
         """The newest state of which this rank's part was handed on, and another's taken."""
 
@@ -115,7 +117,7 @@ class Mirror:
         return tuple(
             (label.training, label.identity, label.rank)
             for label in self._slots.sealed().values()
-            if label.world == group.world
+            if (label.world, label.layout) == (group.world, self.layout)
         )
 
     def holds(self, training: str, identity: Identity, group: ProcessGroup) -> bool:
@@ -211,14 +213,13 @@ class Mirror:
         finally:
             dist.destroy_process_group(group)
 
-    @staticmethod
     def _find(
-        slots: Slots, training: str, identity: Identity, owner: int
+        self, slots: Slots, training: str, identity: Identity, owner: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        world = dist.get_world_size()
-        wanted = (training, identity, owner, world)
+        wanted = (training, identity, owner, dist.get_world_size(), self.layout)
         for slot, label in slots.sealed().items():
-            if (label.training, label.identity, label.rank, label.world) == wanted:
+            found = (label.training, label.identity, label.rank, label.world, label.layout)
+            if found == wanted:
                 return slot.content(label)
         raise SlotError(f"{slots.folder} no longer holds rank {owner}'s part")
 

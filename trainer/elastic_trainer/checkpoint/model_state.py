@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
+import xxhash
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
@@ -96,6 +97,14 @@ class ModelState:
             if not self.sharded:
                 refuse_sharded_extra(name, part)
         self._spread = layouts([*parameters, *held])
+        named: list[tuple[str, DTensor]] = [("", one) for one in held]
+        for name, parameter in self.model.named_parameters():
+            if isinstance(parameter, DTensor):
+                named.append((name, parameter))
+        self._spread_here = [
+            (name, mesh_key(one.device_mesh), str(one.placements)) for name, one in named
+        ]
+        """How this rank sees its tensors spread, by name."""
         self._numbers: list[int] = []
         """Numbers of all ranks' parts in this world; none until they are asked for."""
         self.meshes: dict[MeshKey, DeviceMesh] = {
@@ -110,6 +119,15 @@ class ModelState:
         if len(self._numbers) != world:
             self._numbers = number_parts(self._spread, world)
         return self._numbers[rank], max(self._numbers) + 1
+
+    def layout(self, gather: Callable[[str], list[str]]) -> str:
+        """Return a digest of how a sharded state is spread over its ranks, the same on all.
+
+        Args:
+            gather: returns, on all ranks, what each gave it, by rank.
+        """
+        said = gather(repr(self._spread_here))
+        return xxhash.xxh3_64_hexdigest(repr(said).encode())
 
     def take(self) -> dict[str, Any]:
         """Return the state, which shares its memory with the model.

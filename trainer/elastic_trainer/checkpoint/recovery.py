@@ -40,6 +40,9 @@ class Part:
     """Number of the part: equal for ranks that hold the same, as HSDP's replicas do."""
     numbers: int
     """So many make the state."""
+    layout: str = ""
+    """Tells ways apart to spread a state over so many ranks, in which a rank's part, or one of the
+    same number, may be another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,8 @@ class Recovery:
     the rank that has its part now. Of replicas, one at least is there."""
     world: int = 0
     """That world's ranks."""
+    layout: str = ""
+    """The parts' layout, likewise."""
 
     @property
     def step(self) -> int:
@@ -173,8 +178,8 @@ def choose_recovery_source(
         if not all(newest in part for part in parts):
             if newest in whole:
                 everyones = (Source.PARTS,) * len(available)
-                world, chosen = whole[newest]
-                return Recovery(newest, everyones, 0, holders=chosen, world=world)
+                world, layout, chosen = whole[newest]
+                return Recovery(newest, everyones, 0, holders=chosen, world=world, layout=layout)
             return Recovery(newest, (Source.STORAGE,) * len(available), 0)
         lacking = [rank for rank in everybody if newest not in memories[rank]]
         sources = [Source.MIRROR if rank in lacking else Source.MEMORY for rank in everybody]
@@ -196,25 +201,28 @@ def choose_recovery_source(
 
 def _find_whole(
     available: Sequence[Available], training: str
-) -> dict[Identity, tuple[int, dict[int, int]]]:
+) -> dict[Identity, tuple[int, str, dict[int, int]]]:
     """Return the states of which all parts are in the ranks' memory: the ranks that each was
-    sharded over, and by owner who has its part, whoever has given least so far."""
-    holders: dict[tuple[Identity, int, int], dict[int, list[int]]] = {}
-    lacking: dict[tuple[Identity, int, int], set[int]] = {}
+    sharded over, its layout, and by owner who has its part, whoever has given least so far.
+
+    Parts of one state in two layouts, as a round that broke may leave them, are not put together.
+    """
+    holders: dict[tuple[Identity, int, str, int], dict[int, list[int]]] = {}
+    lacking: dict[tuple[Identity, int, str, int], set[int]] = {}
     for rank, one in enumerate(available):
         for name, part in one.parts:
             if name == training:
-                state = part.identity, part.world, part.numbers
+                state = part.identity, part.world, part.layout, part.numbers
                 holders.setdefault(state, {}).setdefault(part.owner, []).append(rank)
                 lacking.setdefault(state, set(range(part.numbers))).discard(part.number)
-    whole: dict[Identity, tuple[int, dict[int, int]]] = {}
+    whole: dict[Identity, tuple[int, str, dict[int, int]]] = {}
     for state in (one for one, numbers in lacking.items() if not numbers):
         given: Counter[int] = Counter()
         chosen: dict[int, int] = {}
         for owner, ranks in sorted(holders[state].items()):
             chosen[owner] = min(ranks, key=lambda rank: (given[rank], rank))
             given[chosen[owner]] += 1
-        whole[state[0]] = state[1], chosen
+        whole[state[0]] = state[1], state[2], chosen
     return whole
 
 

@@ -7,17 +7,19 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from elastic_trainer.checkpoint.chain import arrange_chain
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.checkpoint.model_state import MismatchError, ModelState
+from elastic_trainer.checkpoint.outcome import Outcome
 from elastic_trainer.checkpoint.parts import UnreadablePartsError, load_parts
 from elastic_trainer.checkpoint.recovery import (
     NOTHING,
     Available,
     Identity,
+    Part,
     Recovery,
     Source,
     Stored,
@@ -51,22 +53,6 @@ SPLIT_BYTES = 1 << 25
 """Bytes from which on each node reads a part of a commit in storage."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """The end of one rank's loading."""
-
-    available: Available
-    """The states that it has now."""
-    damaged: str | None = None
-    """How its source was not what it should be."""
-    refusal: str | None = None
-    """Why no source would help."""
-    unavailable: bool = False
-    """The refusal is the storage's, which can't be read."""
-    parts_left: bool = False
-    """There may be enough parts of that state without those that are damaged."""
 
 
 class _ElsewhereError(Exception):
@@ -181,6 +167,8 @@ class Restorer:
             RuntimeError: a rank was lost, or the initial state is wanted and isn't there.
         """
         self._begin(memory)
+        if memory is not None and self._state.sharded:
+            memory.spread_as(self._state.layout(self._group.gather))
         if self._link.diverged and live != NOTHING:
             log.warning(
                 "this rank's state of step %d was found to be another than the others': it takes "
@@ -231,9 +219,7 @@ class Restorer:
                 kept = tuple(one for one in stored.commits if one != found.identity)
                 stored = replace(stored, commits=kept, unusable=(*stored.unusable, damaged))
             elif found.holders and not outcome.parts_left:
-                others_parts = tuple(
-                    one for one in available.parts if one[1].identity != found.identity
-                )
+                others_parts = tuple(one for one in available.parts if not _is_of(one[1], found))
                 available = replace(available, parts=others_parts)
             elif found.mirrors:
                 others = tuple(one for one in available.mirrored if one[1] != found.identity)
@@ -424,7 +410,7 @@ class Restorer:
             )
         )
 
-    def _refuse_outcomes(self, found: Recovery, outcomes: Sequence[_Outcome]) -> None:
+    def _refuse_outcomes(self, found: Recovery, outcomes: Sequence[Outcome]) -> None:
         for rank, outcome in enumerate(outcomes):
             if outcome.refusal is None:
                 continue
@@ -468,7 +454,7 @@ class Restorer:
 
     def _load(
         self, found: Recovery, available: Available, content: Content | None = None
-    ) -> _Outcome:
+    ) -> Outcome:
         """From this rank's own memory, that of all, or from storage.
 
         Args:
@@ -486,29 +472,28 @@ class Restorer:
                 with self._storage.calls.telling(self._link.transferred):
                     self._load_storage(found.identity, content)
             else:
-                return _Outcome(available)
+                return Outcome(available)
         except _ElsewhereError:
-            return _Outcome(available, damaged="another rank's part is damaged")
+            return Outcome(available, damaged="another rank's part is damaged")
         except UnavailableError as error:
-            return _Outcome(available, refusal=str(error), unavailable=True)
+            return Outcome(available, refusal=str(error), unavailable=True)
         except UnreadablePartsError as error:
             log.warning("looking for other parts of step %d: %s", found.step, error)
             mine = {one for one in error.owners if found.holders[one] == self._group.rank}
             parts = tuple(
                 (training, part)
                 for training, part in available.parts
-                if (part.identity, part.world) != (found.identity, found.world)
-                or part.owner not in mine
+                if not _is_of(part, found) or part.owner not in mine
             )
             left = replace(available, parts=parts)
-            return _Outcome(left, damaged=str(error), parts_left=True)
+            return Outcome(left, damaged=str(error), parts_left=True)
         except (SlotError, StorageError) as error:
             log.warning("passing over step %d in %s: %s", found.step, source.value, error)
             kept = tuple(one for one in available.memory if one[1] != found.identity)
-            return _Outcome(replace(available, memory=kept), damaged=str(error))
+            return Outcome(replace(available, memory=kept), damaged=str(error))
         except ValueError as error:
-            return _Outcome(available, refusal=str(error))
-        return _Outcome(replace(available, live=found.identity))
+            return Outcome(available, refusal=str(error))
+        return Outcome(replace(available, live=found.identity))
 
     def _load_memory(self, identity: Identity) -> None:
         assert self._memory is not None
@@ -534,7 +519,7 @@ class Restorer:
 
         def read(owner: int) -> dict[str, Any]:
             assert memory is not None
-            return memory.read_part(training, found.identity, owner, found.world)
+            return memory.read_part(training, found.identity, owner, found.world, found.layout)
 
         load_parts(self._state, read, found.holders, self._group, self._link.transferred)
 
@@ -582,3 +567,9 @@ class Restorer:
         except ValueError as error:
             self._link.give_up(f"rank {found.giver} trains something else: {error}")
             raise
+
+
+def _is_of(part: Part, found: Recovery) -> bool:
+    """Tell whether a part is of those that a state was to be loaded from."""
+    wanted = (found.identity, found.world, found.layout)
+    return (part.identity, part.world, part.layout) == wanted

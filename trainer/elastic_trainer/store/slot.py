@@ -79,6 +79,8 @@ class Label:
     """Round in which it was sealed, as in Commit.round."""
     place: str = ""
     """Digest of the folder that the training keeps its commits in, see `digest_of_location`."""
+    layout: str = ""
+    """Digest of how a sharded state is spread over its ranks, alike on all of them."""
 
     @property
     def identity(self) -> tuple[int, int]:
