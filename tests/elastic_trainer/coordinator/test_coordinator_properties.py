@@ -105,6 +105,7 @@ class FakeAgent:
             finished=self.finished,
             succeeded=self.succeeded,
             recovers=self.recovers,
+            holds=self.live and self.last_round > 0,
         )
 
     def read(self) -> list[AgentMessage]:

@@ -427,6 +427,33 @@ def test_a_holder_without_a_place_after_a_loss_gives_its_rows_first() -> None:
     assert job.members() == ["a0", "a1", "a2", "a3"]
 
 
+@pytest.mark.parametrize("leaving", [True, False])
+def test_a_new_coordinator_waits_for_who_asks_later_with_what_nobody_else_has(
+    leaving: bool,
+) -> None:
+    for holds in (False, True):
+        job = TableJob(min_nodes=2, max_nodes=4)
+        tells = {"leaving": leaving, "holds": holds, "sharded": holds}
+        job.say("a0", Hello("a0", 0, "10.0.0.0", last_round=4, **tells))
+        for index in (1, 2):
+            hello = Hello(f"a{index}", index, f"10.0.0.{index}", last_round=4, holds=True)
+            job.say(f"a{index}", hello, Join(5000 + index, live=True, round=4))
+        job.pass_time(4.0)
+        assert job.members() == ([] if holds else ["a1", "a2"])
+        assert not job.dismissed(0)
+        if holds:
+            job.say("a0", Join(5000, live=True, round=4))
+            assert job.members() == ["a0", "a1", "a2"]
+
+    job = TableJob(min_nodes=2, max_nodes=4)
+    job.say("a0", Hello("a0", 0, "10.0.0.0", last_round=4, holds=True, sharded=True))
+    job.join(1, 2)
+    job.pass_time(44.0)
+    assert job.members() == []
+    job.pass_time(2.0)
+    assert job.members() == ["a1", "a2"], "it may never come"
+
+
 class LoopJob(TableJob):
     """A job whose workers go from round to round in process, with one state or sharded ones."""
 

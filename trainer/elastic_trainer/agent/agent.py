@@ -425,7 +425,7 @@ class Agent:
             stop_step=local.stop if running else -1,
             stop_commits=running and local.commit,
             holds=self._holds,
-            sharded=local.sharded and (running or self._holds),
+            sharded=local.sharded or bool(self._workers.tables()),
             fenced=running and local.fenced,
             pids=local.pids if running else (),
             feed_port=local.feed_port if running else 0,

@@ -115,6 +115,15 @@ def holders(state: State) -> list[Agent]:
     return sorted(found, key=lambda agent: agent.order)
 
 
+def some_come(state: State, now: float) -> bool:
+    """Tell whether agents are to be waited for that have told a new coordinator of what their
+    workers alone may have, and ask for a round later."""
+    return not _is_over(state, now) and any(
+        agent.holds and agent.joined_at is None and not agent.leaves_now and has_alone(state, agent)
+        for agent in state.agents.values()
+    )
+
+
 def left_out(state: State, chosen: Collection[Agent]) -> bool:
     """Tell whether one that waits with a part of the state has no place in a round of these."""
     names = {agent.agent for agent in chosen}

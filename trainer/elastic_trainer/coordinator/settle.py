@@ -22,6 +22,7 @@ from elastic_trainer.coordinator.leavers import (
     last_round,
     left_out,
     precedence,
+    some_come,
     to_let_go,
 )
 from elastic_trainer.coordinator.model import LONG_STEP, Fence, Phase, RoundRecord, State
@@ -102,7 +103,7 @@ def _settle_forming(draft: Draft) -> None:
             could_be_back = state.returning and size >= _fewest_back(state)
             if not could_be_back or not _all_are_back(state, _choose(state, choose(), size)):
                 return
-    if not _enough_agree(draft):
+    if some_come(draft.state, now) or not _enough_agree(draft):
         return
     chosen = _choose(state, choose(), size)
     if awaits_check(draft, chosen):

@@ -252,6 +252,8 @@ def _hello(draft: Draft, hello: Hello) -> None:
         holder = draft.state.round.member_at(pod_index)
         if holder is not None and holder.agent != hello.agent:
             draft.end_round(f"worker {pod_index} was replaced")
+    if agent.leaving and not agent.attached:
+        agent = replace(agent, gives_state=waits_for_round(draft.state, agent, now))
     draft.put(agent)
     ours = draft.state.electorate
     if ours is not None and agent.taken == ours.round and is_newer(ours, told):
