@@ -70,6 +70,7 @@ class VictimSearch:
         """Nodes whose options may have become cheaper, one after the other."""
         self._seen_nodes = self._seen_queues = 0
         self._cheaper_than: dict[tuple[object, ...], frozenset[str] | None] = {}
+        """Queues that may have a pod of less than a rank for a shape, to which none is added."""
         self._first_victims: dict[str, list[FirstVictim]] = {}
         """Those of each queue's jobs, as a heap: bounds, or of before a change of the plan."""
         draft.at_end.append(self._first_victims.clear)
@@ -222,13 +223,21 @@ class VictimSearch:
 
     def _few_cheaper(self, rank: Rank, request: VictimRequest) -> frozenset[str] | None:
         """Queues of which a pod might leave for another's claim at less than this; None: most."""
-        asked, cluster = (rank[:5], request.shape, request.need), self._draft.cluster
+        shape, need, cluster = request.shape, request.need, self._draft.cluster
+        asked, found = (rank[:5], shape, need), frozenset[str]()
         if asked not in self._cheaper_than:
-            found: frozenset[str] = frozenset()
             for least, names in cluster.least_surplus.items():
-                if (*least.least_cost(request.shape, request.need), 1) <= rank[:5]:
+                if (*least.least_cost(shape, need), 1) <= rank[:5]:
                     found = found.union(names)
             self._cheaper_than[asked] = None if 2 * len(found) > len(cluster.queues) else found
+        if among := self._cheaper_than[asked]:
+            # Mostly the few pods that cost less have left by now.
+            for queue in map(cluster.queues.__getitem__, among):
+                first, least = self._first_victim(queue), queue.least_surplus
+                cost = least.least_cost(shape, need)[:2]
+                if first is None or (*cost, first.protected, first.running, 1) > rank[:5]:
+                    among -= {queue.name}
+            self._cheaper_than[asked] = among
         return self._cheaper_than[asked]
 
     def _ranking(self, request: VictimRequest) -> BestFirst[int]:
@@ -424,14 +433,17 @@ class VictimSearch:
 
     def may_give_again(self, job: JobDraft) -> None:
         """The job has been promised workers, and may have surplus that it had not before."""
-        self._cheaper += self._draft.nodes_of(job)
         first, heap = job.state.first_victim, self._first_victims.get(job.job.queue)
-        if first is not None and heap is not None:
+        if first is None:
+            return
+        self._cheaper += self._draft.nodes_of(job)
+        self._cheaper_than.clear()
+        if heap is not None:
             heapq.heappush(heap, first)
 
     def undo(self, mark: int) -> None:
         """Take back what a failed attempt has done since `mark`."""
         self._draft.journal.rollback(mark)
         # Options that had become dearer are as cheap as before, wherever they are.
-        self._candidates.clear()
-        self._first_victims.clear()
+        for known in (self._candidates, self._first_victims, self._cheaper_than):
+            known.clear()
