@@ -18,9 +18,10 @@ import heapq
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import IntEnum
+from operator import add, sub
 
 from volcano_elastic.cluster_state.cluster_state import ClusterState
-from volcano_elastic.cluster_state.fit import UNLIMITED, Shape, Vector
+from volcano_elastic.cluster_state.fit import Shape, Vector
 from volcano_elastic.cluster_state.node_state import slots_in
 from volcano_elastic.queue_policy.journal import Journal
 
@@ -58,11 +59,7 @@ class Slots:
     def count(self, n: int) -> int:
         """Return how many more pods fit on node n at this moment."""
         base, taken = self._base[n], self._taken.get(n)
-        if taken is None:
-            return slots_in(base, self._shape)
-        needs = self._shape.needs
-        slots = min([(base[i] - taken[i]) // amount for i, amount in needs], default=UNLIMITED)
-        return slots if slots > 0 else 0
+        return slots_in(base if taken is None else tuple(map(sub, base, taken)), self._shape)
 
     def _refresh(self) -> None:
         if self._seen < len(self._changes):
@@ -137,7 +134,7 @@ class NodeRoom:
     def left(self, n: int, kind: Room = Room.RELEASING) -> Vector:
         """Room of node n that has not been given away."""
         base, taken = self.bases[kind][n], self.taken.get(n)
-        return base if taken is None else _sum(base, taken, -1)
+        return base if taken is None else tuple(map(sub, base, taken))
 
     def expect(self, surplus: Iterable[Vector]) -> None:
         """Set what is reclaimable: releasing, and by node what surplus could leave besides."""
@@ -195,11 +192,19 @@ class NodeRoom:
                 placed += [n] * times
         return placed
 
+    def place_on(self, n: int, shape: Shape, count: int) -> int:
+        """Promise releasing room on node n to up to `count` pods; to how many."""
+        fits = self.cluster.idle_slots(shape)[n] >= 0
+        times = min(count, slots_in(self.left(n), shape)) if fits else 0
+        if times:
+            self.take(n, shape.vector, times)
+        return times
+
     def free(self, kind: Room) -> list[int]:
         """Amounts free on all nodes that take pods, less what is taken, by dimension."""
         rows = [self.left(n, kind) for n, s in enumerate(self.states) if s.node.takes_pods]
         return [sum([a for a in column if a > 0]) for column in zip(*rows, strict=True)]
 
 
-def _sum(base: Vector, vector: Vector, times: int = 1) -> Vector:
-    return tuple([a + b * times for a, b in zip(base, vector, strict=True)])
+def _sum(base: Vector, vector: Vector) -> Vector:
+    return tuple(map(add, base, vector))

@@ -208,10 +208,10 @@ class ClaimPlacement:
         claim, cluster = attempt.claim, self._draft.cluster
         while (full := self._quota_full(claim)) is not None:
             jobs = (job for job in cluster.jobs.values() if job.namespace == full.queue)
-            if not self._may_shrink(claim) or not self._evict(
-                attempt, self._ease(attempt, full, jobs)
-            ):
+            option = self._ease(attempt, full, jobs) if self._may_shrink(claim) else None
+            if option is None:
                 return False
+            self._evict(attempt, option)
         attempt.easing = None
         if claim.job is not None:
             job = self._draft.job(claim.key)
@@ -225,15 +225,12 @@ class ClaimPlacement:
             attempt.easing = full, easing
         return attempt.easing[1].first()
 
-    def _evict(self, attempt: _Attempt, option: Option | None) -> bool:
-        """Have an option's pods leave, if there is one."""
-        if option is None:
-            return False
+    def _evict(self, attempt: _Attempt, option: Option) -> None:
+        """Have an option's pods leave."""
         self._search.evict(option.victims)
         attempt.victims += option.victims
         if attempt.easing is not None:
             attempt.easing[1].enter({victim.job.job.key for victim in option.victims})
-        return True
 
     def _quota_full(self, claim: Claim) -> Full | None:
         """Its namespace, if quotas would not let the pods of a newcomer be made. While some are
@@ -301,9 +298,14 @@ class ClaimPlacement:
             option = self._option(attempt, shape, need, None if full is None else full.queue)
             if option is None and full is not None:
                 option = self._ease(attempt, full, self._draft.cluster.jobs_within(full.queue))
-            if not self._evict(attempt, option):
+            if option is None:
                 return False
-            need -= self._place(attempt, shape, need)
+            self._evict(attempt, option)
+            # Nowhere else is room for any of them.
+            n = option.victims[0].node
+            places = self._nodes.place_on(n, shape, need)
+            attempt.placed += [Placed(n, shape)] * places
+            need -= places
             full = full and queues.full(claim.queue, request)
         attempt.easing = None
         queues.use(claim.queue, request)

@@ -420,13 +420,12 @@ class VictimSearch:
 
     def evict(self, victims: Iterable[Victim]) -> None:
         """These pods leave for a claim."""
-        for victim in victims:
-            job, n = victim.job, victim.node
-            free = job.unit_remainder > 0
-            job.evict(victim.pod)
-            self._nodes.leave(n, victim.vector, reclaimed=True)
+        for pod, job, n in victims:
+            vector, free = job.state.shape.vector, job.unit_remainder > 0
+            job.evict(pod)
+            self._nodes.leave(n, vector, reclaimed=True)
             self._draft.quotas.leave(job.state)
-            self._queues.use(job.job.queue, victim.vector, -1)
+            self._queues.use(job.job.queue, vector, -1)
             if not free and job.unit_remainder:
                 # The rest of the unit now leaves for nothing, wherever it is.
                 self._cheaper += self._draft.nodes_of(job)
