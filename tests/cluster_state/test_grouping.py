@@ -88,6 +88,30 @@ def test_what_follows_from_a_nodes_pods_is_kept_while_only_their_jobs_change() -
     assert fewer.nodes["n0"].idle != idle
 
 
+def test_what_a_queue_knows_of_jobs_that_run_is_kept_while_others_only_wait() -> None:
+    a, waits = job("a", 1, 4, 2), job("waits", 2, 4, 2)
+    snapshot = world([node("n0", 4)], [a], pods(a, "n0", "n0"))
+    before = cluster_state(snapshot)
+    victims, growth = before.queues[a.queue].first_victims, before.queues[a.queue].growth
+    came = cluster_state(replace(snapshot, jobs=(a, waits)), before)
+    assert came.queues[a.queue].first_victims is victims
+    assert came.queues[a.queue].growth is growth
+    assert [claim.key for claim in came.queues[a.queue].waiting] == ["ns/waits"]
+    fewer = cluster_state(replace(snapshot, pods=snapshot.pods[:1]), before)
+    assert not fewer.queues[a.queue].first_victims, "its worker 0 alone is left"
+
+
+def test_what_a_queue_knows_of_jobs_that_wait_is_kept_while_only_others_change() -> None:
+    a, waits = job("a", 1, 4, 2), job("waits", 2, 4, 2)
+    snapshot = world([node("n0", 4)], [a, waits], pods(a, "n0", "n0"))
+    before = cluster_state(snapshot)
+    lines = before.queues[a.queue].lines
+    worked = cluster_state(replace(snapshot, jobs=(replace(a, gpu_hours=1.0), waits)), before)
+    assert worked.queues[a.queue].lines is lines
+    started = replace(snapshot, pods=(*snapshot.pods, *pods(waits, "n0", "n0")))
+    assert not cluster_state(started, before).queues[a.queue].lines
+
+
 def test_a_job_that_comes_after_its_pods_is_known_to_their_node() -> None:
     a = job("a", 1, 4, 2)
     snapshot = world([node("n0", 4)], [a], pods(a, "n0", "n0"))

@@ -12,7 +12,7 @@ from operator import add, attrgetter, sub
 from typing import NamedTuple
 
 from volcano_elastic.cluster_state.claim import Claim, Kind
-from volcano_elastic.cluster_state.fact import fact, value
+from volcano_elastic.cluster_state.fact import fact, keep_facts, value
 from volcano_elastic.cluster_state.fit import UNLIMITED, Shape, Vector
 from volcano_elastic.cluster_state.job_pods import FirstVictim
 from volcano_elastic.cluster_state.job_state import GrowthKey, JobState, LossKey
@@ -52,7 +52,8 @@ class QueueState:
         return tuple(map(sum, zip(*map(attrgetter("by_role.held"), self.jobs), strict=True)))
 
     def learn(self, before: QueueState, gone: Iterable[JobState], come: Iterable[JobState]) -> None:
-        """Work out what the jobs hold from what they held before these went and came."""
+        """Know what is as it was before these jobs went and came, and work out what they hold from
+        what they held."""
         if "held" in before.__dict__:
             held = before.held
             for state in gone:
@@ -60,16 +61,26 @@ class QueueState:
             for state in come:
                 held = tuple(map(add, held, state.by_role.held))
             self.__dict__["held"] = held
+        kinds = {state.unstarted for state in (*gone, *come)}
+        for others, facts in ((False, _OF_UNSTARTED), (True, _OF_STARTED)):
+            if kinds == {others}:
+                keep_facts(before, self, facts)
+
+    @fact
+    def started(self) -> Sequence[JobState]:
+        """Jobs of which something runs, has run or may have to be corrected."""
+        # Most are settled, which is known of them anyway.
+        return [state for state in self.jobs if state.settled or not state.unstarted]
 
     @fact
     def surplus(self) -> int:
         """Amount of the policy's resource that pods beyond minimums hold."""
-        return sum([state.by_role.surplus for state in self.jobs])
+        return sum([state.by_role.surplus for state in self.started])
 
     @fact
     def unsettled(self) -> tuple[JobState, ...]:
         """Jobs of which something may have to be corrected, or that ask for part of a minimum."""
-        return tuple([s for s in self.jobs if not s.settled and not s.unstarted])
+        return tuple([state for state in self.started if not state.settled])
 
     @fact
     def excluding(self) -> tuple[JobState, ...]:
@@ -80,7 +91,7 @@ class QueueState:
     def growth(self) -> Mapping[Shape, Sequence[GrowthKey]]:
         """Settled jobs that may grow, by shape; each list is a heap."""
         found: defaultdict[Shape, list[GrowthKey]] = defaultdict(list)
-        for state in self.jobs:
+        for state in self.started:
             key = state.growth_key
             if key is not None:
                 found[state.shape].append(key)
@@ -91,7 +102,7 @@ class QueueState:
     @fact
     def losses(self) -> Sequence[LossKey]:
         """Settled jobs that may give for others' growth."""
-        return [key for s in self.jobs if (key := s.loss_key) is not None]
+        return [key for s in self.started if (key := s.loss_key) is not None]
 
     @fact
     def least_loss(self) -> float:
@@ -101,7 +112,7 @@ class QueueState:
     @fact
     def givers(self) -> Sequence[JobState]:
         """Jobs of which surplus might leave for a claim in some plan."""
-        return [state for state in self.jobs if state.may_give]
+        return [state for state in self.started if state.may_give]
 
     @fact
     def yields_from(self) -> float:
@@ -112,7 +123,7 @@ class QueueState:
     def surplus_vectors(self) -> tuple[Vector, ...]:
         """Amounts that may leave for claims at most, by shape."""
         found: Counter[Vector] = Counter()
-        for state in self.jobs:
+        for state in self.started:
             if state.surplus:
                 found[state.shape.vector] += state.surplus
         return tuple([tuple([a * pods for a in vector]) for vector, pods in found.items()])
@@ -155,7 +166,8 @@ class QueueState:
     @fact
     def waiting(self) -> Sequence[Claim]:
         """Claims of jobs that have not started, in order."""
-        found = [claim for state in self.jobs if (claim := state.waiting_claim) is not None]
+        waiting = [state.waiting_claim for state in self.jobs if not state.settled]
+        found = [claim for claim in waiting if claim is not None]
         return sorted(found, key=attrgetter("order"))
 
     @fact
@@ -185,7 +197,7 @@ class QueueState:
     def roomless(self) -> Mapping[Shape, Sequence[str]]:
         """Keys of jobs that lack nothing but room to grow, by shape."""
         found: defaultdict[Shape, list[str]] = defaultdict(list)
-        for state in self.jobs:
+        for state in self.started:
             if state.kept is not None and state.kept.asked.why_not_more is Reason.NO_ROOM:
                 found[state.shape].append(state.job.key)
         return found
@@ -193,5 +205,28 @@ class QueueState:
     @fact
     def cooling(self) -> Sequence[tuple[datetime, str]]:
         """Until when which of them cool down, the last first."""
-        found = ((s.kept.ready, s.job.key) for s in self.jobs if s.kept is not None)
+        found = ((s.kept.ready, s.job.key) for s in self.started if s.kept is not None)
         return sorted([(ready, key) for ready, key in found if ready is not None], reverse=True)
+
+
+_OF_UNSTARTED = frozenset(("waiting", "lines", "requested"))
+"""Facts that follow from jobs that have not started, whatever becomes of the others."""
+_OF_STARTED = frozenset(
+    (
+        "started",
+        "surplus",
+        "unsettled",
+        "growth",
+        "losses",
+        "least_loss",
+        "givers",
+        "yields_from",
+        "surplus_vectors",
+        "giver_nodes",
+        "first_victims",
+        "least_surplus",
+        "roomless",
+        "cooling",
+    )
+)
+"""Facts that follow from jobs that have."""

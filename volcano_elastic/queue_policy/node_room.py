@@ -120,6 +120,9 @@ class NodeRoom:
         """Return the counts for pods of a shape in a kind of room, made at the first call."""
         made = self._slots[kind]
         if shape not in made:
+            if kind is Room.RECLAIMABLE and not self.bases[kind]:
+                surplus = [state.surplus_total for state in self.states]
+                self.bases[kind].extend(map(_sum, self.bases[Room.RELEASING], surplus))
             made[shape] = Slots(self, shape, kind)
         return made[shape]
 
@@ -135,10 +138,6 @@ class NodeRoom:
         """Room of node n that has not been given away."""
         base, taken = self.bases[kind][n], self.taken.get(n)
         return base if taken is None else tuple(map(sub, base, taken))
-
-    def expect(self, surplus: Iterable[Vector]) -> None:
-        """Set what is reclaimable: releasing, and by node what surplus could leave besides."""
-        self.bases[Room.RECLAIMABLE].extend(map(_sum, self.bases[Room.RELEASING], surplus))
 
     def take(self, n: int, vector: Vector, times: int = 1) -> None:
         """Give away room on node n, or take it back if `times` is negative."""
@@ -159,13 +158,10 @@ class NodeRoom:
 
         reclaimed: it was counted as reclaimable.
         """
-        kinds = [Room.RELEASING]
-        if not reclaimed and self.bases[Room.RECLAIMABLE]:
-            kinds.append(Room.RECLAIMABLE)
-        for kind in kinds:
-            before = self.bases[kind][n]
-            self._set(kind, n, _sum(before, vector))
-            self._journal.note(self._set, kind, n, before)
+        for kind in (Room.RELEASING, Room.RECLAIMABLE)[: 2 - reclaimed]:
+            if base := self.bases[kind]:
+                self._journal.note(self._set, kind, n, base[n])
+                self._set(kind, n, _sum(base[n], vector))
 
     def _set(self, kind: Room, n: int, vector: Vector) -> None:
         self.bases[kind][n] = vector

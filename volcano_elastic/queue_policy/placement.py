@@ -100,13 +100,10 @@ class ClaimPlacement:
         short = self._queues.full(claim.queue, claim.request)
         if short is not None:
             return self._too_little(f"queue {short.queue} has too little room for it", claim)
-        if self._quota_full(claim) is not None:
-            what = f"the ResourceQuota of namespace {self._scope(claim)} has too little room for it"
+        if (quota := self._quota_full(claim)) is not None:
+            what = f"the ResourceQuota of namespace {quota.queue} has too little room for it"
             return self._too_little(what, claim)
         return self._too_little("there is too little room for it", claim)
-
-    def _scope(self, claim: Claim) -> str:
-        return self._draft.quotas.scope(claim.key)
 
     def _may_shrink(self, claim: Claim) -> bool:
         """Return whether surplus of any job may leave for the claim."""
@@ -143,7 +140,7 @@ class ClaimPlacement:
         if found < count and may_shrink:
             if self._search.might_fit(shape, count):
                 return True
-            kind, found = Room.RECLAIMABLE, self._search.reclaimable_slots(shape)
+            kind, found = Room.RECLAIMABLE, self._nodes.slots(shape, Room.RECLAIMABLE).total()
         if found >= count or self._promised.keys() <= {shape}:
             return found >= count
         # Without the promises made to pods of other shapes.
@@ -235,7 +232,7 @@ class ClaimPlacement:
     def _quota_full(self, claim: Claim) -> Full | None:
         """Its namespace, if quotas would not let the pods of a newcomer be made. While some are
         being made nobody knows how many the quota counts already."""
-        if claim.job is None or not self._scope(claim):
+        if claim.job is None or not self._draft.quotas.scope(claim.key):
             return None
         job = self._draft.job(claim.key)
         if job.state.pods:

@@ -327,7 +327,7 @@ class _Planning:
             new=draft.size,
             reason=reason,
             message=message(*given, waits=waits) if self._reports else "",
-            remove=tuple(pod.key for pod in eviction_order(draft.removed, worker_0=True)),
-            move=tuple(sorted(pod.key for pod in draft.moved)),
+            remove=tuple([pod.key for pod in eviction_order(draft.removed, worker_0=True)]),
+            move=tuple(sorted([pod.key for pod in draft.moved])),
             protect=draft.successors() if draft.removed or draft.moved else (),
         )

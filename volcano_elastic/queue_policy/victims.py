@@ -74,8 +74,7 @@ class VictimSearch:
         self._first_victims: dict[str, list[FirstVictim]] = {}
         """Those of each queue's jobs, as a heap: bounds, or of before a change of the plan."""
         draft.at_end.append(self._first_victims.clear)
-        policies = draft.cluster.policies.values()
-        self._protects = any(policy.shrink.protect for policy in policies)
+        self._protects = any(p.shrink.protect for p in draft.cluster.policies.values())
         self._ranks = Ranks(draft.queues)
         self._any_right = any(map(self._queues.entitled, self._queues.tree.queues))
 
@@ -89,13 +88,7 @@ class VictimSearch:
             left -= slots_in(tuple(room), shape)
             if left <= 0:
                 return True
-        return self.reclaimable_slots(shape) >= count
-
-    def reclaimable_slots(self, shape: Shape) -> int:
-        """Return an upper bound of the pods of a shape that would fit if all surplus left."""
-        if not self._nodes.bases[Room.RECLAIMABLE]:
-            self._nodes.expect([state.surplus_total for state in self._nodes.states])
-        return self._nodes.slots(shape, Room.RECLAIMABLE).total()
+        return self._nodes.slots(shape, Room.RECLAIMABLE).total() >= count
 
     def _nodes_of(self, queues: Iterable[str]) -> frozenset[int]:
         return frozenset().union(*map(self._draft.cluster.giver_nodes, queues))
@@ -189,20 +182,20 @@ class VictimSearch:
         first = self._first_victim(queue)
         if first is None or (first.protected and not request.protected):
             return None
-        job = self._draft.job(first.job)
-        n, vector = self._nodes.index(first.node), job.state.shape.vector
+        job, n = self._draft.job(first.job), self._nodes.index(first.node)
         if n is None or cluster.idle_slots(shape)[n] < 0:
             return None
-        left = self._nodes.left(n)
-        won = slots_in(tuple(map(add, left, vector)), shape) - slots_in(left, shape)
-        if not job.state.gives_way(request.priority) or won <= 0:
+        left, state, need = self._nodes.left(n), job.state, request.need
+        won = slots_in(tuple(map(add, left, state.shape.vector)), shape) - slots_in(left, shape)
+        if won <= 0 or not state.gives_way(request.priority):
             return None
-        cost, won = 0 if job.unit_remainder else job.state.unit, min(request.need, won)
-        if (cost / won, cost) != queue.least_surplus.least_cost(shape, request.need)[:2]:
+        cost, won = 0 if job.unit_remainder else state.unit, min(need, won)
+        per_slot, least = cost / won, queue.least_surplus.least_cost(shape, need)
+        if (per_slot, cost) != least[:2]:
             return None
-        protected, running, surplus, last = first[:4]
-        rank = Rank(cost / won, cost, protected, running, OWN.right, OWN.share, surplus, last)
-        return Option(rank, first.pod, (Victim(job.bound[first.pod], job, n),), won)
+        protected, running, surplus, last, _, pod, _ = first
+        rank = Rank(per_slot, cost, protected, running, OWN.right, OWN.share, surplus, last)
+        return Option(rank, pod, (Victim(job.bound[pod], job, n),), won)
 
     def _first_victim(self, queue: QueueState) -> FirstVictim | None:
         """The pod of the queue's jobs that leaves first as they are now."""
@@ -432,13 +425,12 @@ class VictimSearch:
 
     def may_give_again(self, job: JobDraft) -> None:
         """The job has been promised workers, and may have surplus that it had not before."""
-        first, heap = job.state.first_victim, self._first_victims.get(job.job.queue)
-        if first is None:
-            return
-        self._cheaper += self._draft.nodes_of(job)
-        self._cheaper_than.clear()
-        if heap is not None:
-            heapq.heappush(heap, first)
+        first = job.state.first_victim
+        if first is not None:
+            self._cheaper += self._draft.nodes_of(job)
+            self._cheaper_than.clear()
+            # A heap that is made later has it.
+            heapq.heappush(self._first_victims.get(job.job.queue, []), first)
 
     def undo(self, mark: int) -> None:
         """Take back what a failed attempt has done since `mark`."""
