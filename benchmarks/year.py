@@ -39,7 +39,7 @@ KILLED, SILENCE, JOIN = 0.07, 1.02, 0.07
 """Seconds to the next step after a kill, a silence and in a join (`python -m benchmarks.trainer`),
 of three nodes on gloo, communicators included."""
 HANG = 60.0
-"""Seconds without a step after which a round is taken for hung (docs/training.md)."""
+"""Seconds without a step after which a round is taken for hung (docs/watched-ranks.md)."""
 RENDEZVOUS = 0.35 / 1000
 """Seconds by agent, from the last one's arrival to everybody's rank (benchmarks.rendezvous)."""
 NCCL = 265.0 / 96_000

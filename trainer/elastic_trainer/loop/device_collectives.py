@@ -11,7 +11,7 @@ A communicator of NCCL is made through torch's reconfiguration where there is on
 lost. Each round has a process group of its own all the same, as its store is another. Older torch
 makes the communicator at the first collective.
 
-None of NcclCollectives has run on a GPU yet; see docs/training.md.
+None of NcclCollectives has run on a GPU yet; see docs/gpus.md.
 """
 
 from __future__ import annotations

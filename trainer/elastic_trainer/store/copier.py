@@ -3,7 +3,7 @@
 On a GPU: on a stream of their own, to pinned memory, in order with the others by events. On a CPU:
 in a thread. Nobody changes what is copied before `Copy.precede`.
 
-GpuCopier has not run on a GPU yet; see docs/training.md.
+GpuCopier has not run on a GPU yet; see docs/gpus.md.
 """
 
 from __future__ import annotations
