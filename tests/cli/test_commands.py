@@ -99,6 +99,19 @@ def test_without_a_cluster_it_is_said_where_it_was_looked_for() -> None:
         assert said.exit_code == 2 and "kubeconfig /nowhere: No such file" in said.stderr
 
 
+def test_a_mistyped_command_is_told_the_one_that_is_nearest() -> None:
+    assert "Did you mean 'explain'?" in run("exlpain", "a").stderr
+    assert run("local", "falut", "kill").stderr.count("'fault'") == 1
+    assert "Did you mean" not in run("zzz").stderr
+
+
+def test_the_list_of_commands_has_whole_sentences() -> None:
+    for said in (run("--help"), run("local", "--help")):
+        listed = said.output.partition("Commands:")[2]
+        assert "Runs the cluster" in listed or "Queues and jobs:" in listed
+        assert "..." not in listed
+
+
 def test_a_snapshot_is_the_whole_picture(saved: Any) -> None:
     said = run("plan", "--snapshot", saved(FULL), "--kubeconfig", "k")
     assert said.exit_code == 2 and "--snapshot holds it all" in said.stderr

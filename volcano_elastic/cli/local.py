@@ -13,13 +13,14 @@ from typing import Any
 
 import click
 
+from volcano_elastic.cli.command_group import CommandGroup
 from volcano_elastic.cli.fault import fault
 
 _COUNT = click.IntRange(min=1)
 _DELEGATE = {"ignore_unknown_options": True, "help_option_names": []}
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def local() -> None:
     """A cluster on this machine: API server, scheduler, kubelet and operator on loopback.
 
@@ -33,7 +34,11 @@ def local() -> None:
 @local.command()
 @click.option("--nodes", type=_COUNT, default=2, show_default=True, help="Virtual nodes.")
 @click.option(
-    "--gpus-per-node", type=click.IntRange(min=0), default=2, show_default=True, help="Of each."
+    "--gpus-per-node",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="GPUs that each node says it has.",
 )
 @click.option(
     "--kubelet",
@@ -53,7 +58,7 @@ def local() -> None:
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="Of the API server, on 127.0.0.1; default: any free one.",
+    help="The API server's, on 127.0.0.1; default: any free one.",
 )
 @click.option(
     "--kubeconfig",
@@ -113,7 +118,11 @@ def up(
 )
 @click.option("--nodes", type=_COUNT, default=2, show_default=True, help="Virtual nodes.")
 @click.option(
-    "--gpus-per-node", type=click.IntRange(min=0), default=2, show_default=True, help="Of each."
+    "--gpus-per-node",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="GPUs that each node says it has.",
 )
 @click.option(
     "--timeout",

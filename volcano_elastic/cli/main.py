@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from volcano_elastic.cli.command_group import CommandGroup
 from volcano_elastic.cli.observation import Trouble
 
 _COMMANDS: Mapping[str, str] = {
@@ -82,7 +83,7 @@ def _stand_in(command: str, error: ModuleNotFoundError) -> click.Command:
     )
 
 
-class _Commands(click.Group):
+class _Commands(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
