@@ -342,6 +342,15 @@ def test_a_fact_that_is_not_told_is_unknown_and_never_well_nor_wrong(name: str) 
     assert len(diagnose(facts)) <= len(diagnose(WELL))
 
 
+def test_no_right_is_asked_for_where_the_api_server_serves_no_such_thing() -> None:
+    gone = Untold("this API server does not serve it", unserved=True)
+    facts = replace(WELL, deployments=gone, operator_lacks=gone, tools_lack=gone)
+    repairs = {one.code: one.repair for one in grave(facts) if one.status is Status.UNKNOWN}
+    assert {"volcano", "operator", "rights", "tools-rights", "neighbours"} <= set(repairs)
+    for repair in repairs.values():
+        assert "local up" in repair and "run this as" not in repair
+
+
 @given(
     st.lists(st.sampled_from(list(CASES)), max_size=6),
     st.lists(st.sampled_from(_FACTS), max_size=8),

@@ -200,7 +200,8 @@ async def _told(asked: str, answer: Awaitable[_T]) -> _T | Untold:
     except NotFound as error:
         if error.reason:  # a Status: something that is asked for by name isn't there
             return Untold(f"the API server refuses to {asked}: {error}")
-        return Untold(f"this API server does not serve what it takes to {asked}")
+        why = f"this API server does not serve what it takes to {asked}"
+        return Untold(why, unserved=True)
     except ApiError as error:
         if error.code == 401:
             raise

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from volcano_elastic.doctor.facts import Untold
+
 
 class Status(StrEnum):
     """Gravest first."""
@@ -35,3 +37,14 @@ def ok(code: str, found: str) -> Diagnosis:
 
 def unknown(code: str, why: str, repair: str) -> Diagnosis:
     return Diagnosis(code, Status.UNKNOWN, why, "nobody can say whether it is well", repair)
+
+
+def untold(code: str, fact: Untold, repair: str) -> Diagnosis:
+    """Return that `fact` is not known, and what to do: `repair`, unless no right would help."""
+    return unknown(code, fact.why, _UNSERVED if fact.unserved else repair)
+
+
+_UNSERVED = (
+    "nothing on `volcano-elastic local up`, which has no such thing; elsewhere look whether this "
+    "KUBECONFIG is the cluster's"
+)

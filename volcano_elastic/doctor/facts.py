@@ -15,6 +15,8 @@ class Untold:
     """In place of a fact that could not be observed."""
 
     why: str
+    unserved: bool = False
+    """The API server has nothing like it, so no right would help."""
 
 
 @dataclass(frozen=True, slots=True)

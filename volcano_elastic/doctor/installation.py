@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from volcano_elastic.api import moment
-from volcano_elastic.doctor.diagnosis import Diagnosis, Status, ok, unknown
+from volcano_elastic.doctor.diagnosis import Diagnosis, Status, ok, unknown, untold
 from volcano_elastic.doctor.facts import Facts, Object, Right, Trial, Untold
 from volcano_elastic.scheduler_conf.check_config import check
 from volcano_elastic.scheduler_conf.configuration import UnreadableConfiguration
@@ -34,7 +34,7 @@ _SEVERITIES = {
 
 def crds(facts: Facts) -> Iterator[Diagnosis]:
     if isinstance(facts.crds, Untold):
-        yield unknown("crds", facts.crds.why, "run this as one who may list CRDs")
+        yield untold("crds", facts.crds, "run this as one who may list CRDs")
         return
     for name, ours in facts.our_crds.items():
         served = facts.crds.get(name)
@@ -89,7 +89,7 @@ def fields(crd: Object) -> set[str]:
 
 def volcano(facts: Facts) -> Iterator[Diagnosis]:
     if isinstance(facts.deployments, Untold):
-        yield unknown("volcano", facts.deployments.why, "run this as one who may list deployments")
+        yield untold("volcano", facts.deployments, "run this as one who may list deployments")
         return
     schedulers = [one for one in facts.deployments if _image(one, "vc-scheduler")]
     if not schedulers:
@@ -134,7 +134,7 @@ def _scheduler_configuration(facts: Facts, schedulers: Sequence[Object]) -> Iter
     code, repair = "scheduler-config", "volcano-elastic scheduler-config prints what it should be"
     configmap = facts.scheduler_configmap
     if isinstance(configmap, Untold):
-        yield unknown(code, configmap.why, "volcano-elastic check-config FILE, where you have it")
+        yield untold(code, configmap, "volcano-elastic check-config FILE, where you have it")
         return
     if configmap is None:
         yield Diagnosis(
@@ -164,7 +164,7 @@ def _scheduler_configuration(facts: Facts, schedulers: Sequence[Object]) -> Iter
 
 def operator(facts: Facts) -> Iterator[Diagnosis]:
     if isinstance(facts.deployments, Untold):
-        yield unknown("operator", facts.deployments.why, "run this as one who may list deployments")
+        yield untold("operator", facts.deployments, "run this as one who may list deployments")
         return
     found = [one for one in facts.deployments if _image(one, "volcano-elastic-operator")]
     if not found:
@@ -201,7 +201,7 @@ def operator(facts: Facts) -> Iterator[Diagnosis]:
 
 def _leader(facts: Facts) -> Iterator[Diagnosis]:
     if isinstance(facts.lease, Untold):
-        yield unknown("leader", facts.lease.why, "run this as one who may get leases")
+        yield untold("leader", facts.lease, "run this as one who may get leases")
         return
     spec = (facts.lease or {}).get("spec") or {}
     holder, renewed = spec.get("holderIdentity"), moment.parse_optional(spec.get("renewTime"))
@@ -223,7 +223,7 @@ def _leader(facts: Facts) -> Iterator[Diagnosis]:
 
 def webhooks(facts: Facts) -> Iterator[Diagnosis]:
     if isinstance(facts.webhooks, Untold):
-        yield unknown("webhooks", facts.webhooks.why, "run this as one who may get them")
+        yield untold("webhooks", facts.webhooks, "run this as one who may get them")
         return
     if len(facts.webhooks) < 2:
         yield Diagnosis(
@@ -250,7 +250,7 @@ def webhooks(facts: Facts) -> Iterator[Diagnosis]:
             "it out again must be told to ignore it",
         )
     elif isinstance(facts.trial, Untold):
-        yield unknown("webhooks", facts.trial.why, "run this as one who may create PyTorchJobs")
+        yield untold("webhooks", facts.trial, "run this as one who may create PyTorchJobs")
     elif not _was_defaulted(facts.trial):
         yield Diagnosis(
             "webhooks",
@@ -289,7 +289,7 @@ def _rights(
     code: str, lacks: Sequence[Right] | Untold, who: str, consequence: str, repair: str
 ) -> Iterator[Diagnosis]:
     if isinstance(lacks, Untold):
-        yield unknown(code, lacks.why, "run this as a cluster's admin")
+        yield untold(code, lacks, "run this as a cluster's admin")
     elif lacks:
         found = f"{who} may not {_listed([str(right) for right in lacks])}"
         yield Diagnosis(code, Status.ERROR, found, consequence, repair)

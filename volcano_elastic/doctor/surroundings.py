@@ -9,7 +9,7 @@ from typing import Any
 from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob_shape import SHARED_MEMORY_ANNOTATION
 from volcano_elastic.api.role import elastic
-from volcano_elastic.doctor.diagnosis import Diagnosis, Status, ok, unknown
+from volcano_elastic.doctor.diagnosis import Diagnosis, Status, ok, unknown, untold
 from volcano_elastic.doctor.facts import Facts, Object, Untold
 
 _SKEW = timedelta(seconds=5)
@@ -22,7 +22,7 @@ def clocks(facts: Facts) -> Iterator[Diagnosis]:
     """A node's lease that was renewed in the future has a clock that is ahead. One that is behind
     can't be told from a node that is silent."""
     if isinstance(facts.trial, Untold):
-        yield unknown("clocks", facts.trial.why, "compare `date` here and on the nodes")
+        yield untold("clocks", facts.trial, "compare `date` here and on the nodes")
         return
     server = moment.parse_optional(facts.trial.answer["metadata"].get("creationTimestamp"))
     if server is None:
@@ -41,7 +41,7 @@ def clocks(facts: Facts) -> Iterator[Diagnosis]:
             _NTP.replace("there", "here"),
         )
     if isinstance(facts.node_leases, Untold):
-        yield unknown("clocks", facts.node_leases.why, "compare `date` on the nodes")
+        yield untold("clocks", facts.node_leases, "compare `date` on the nodes")
         return
     early = {
         lease["metadata"]["name"]: renewed - server
@@ -67,7 +67,7 @@ def _renewed(lease: Object) -> datetime | None:
 def neighbours(facts: Facts) -> Iterator[Diagnosis]:
     """Other controllers that write PyTorchJobs."""
     if isinstance(facts.deployments, Untold):
-        yield unknown("neighbours", facts.deployments.why, "run this as one who may list them")
+        yield untold("neighbours", facts.deployments, "run this as one who may list them")
         return
     meeting = False
     for one in facts.deployments:
@@ -128,7 +128,7 @@ def _takes(containers: Sequence[Mapping[str, Any]]) -> bool:
 def storage(facts: Facts) -> Iterator[Diagnosis]:
     """Folder and memory of each elastic job that has not ended, as its template tells."""
     if isinstance(facts.jobs, Untold):
-        yield unknown("shared-folder", facts.jobs.why, "run this as one who may list PyTorchJobs")
+        yield untold("shared-folder", facts.jobs, "run this as one who may list PyTorchJobs")
         return
     jobs = [job for job in facts.jobs if _is_elastic(job)]
     found = [one for job in jobs for one in (*_folder(job, facts), *_memory(job))]
