@@ -86,11 +86,22 @@ def test_explain_says_that_what_is_free_is_less_than_a_node_unit(saved: Any) -> 
     seen = world([node("n", 4)], [pair], pods(pair, "n", "n"), queues=queues)
     said = run("explain", "ns/a", "--snapshot", saved(replace(seen, policies=(rule,)))).output
     assert (
-        "why not more: its queue may not hold more; it grows by whole nodeUnits of 2 workers, "
-        f"which need 2 {GPU}, and 1 is free"
+        "why not more: its queue may not hold more: policy p has borrowing.limit 1; it grows by "
+        f"whole nodeUnits of 2 workers, which need 2 {GPU}, and 1 is free"
     ) in said
     roomy = replace(seen, policies=(replace(rule, borrowing_limit=2000),))
     assert plan(roomy, NOW).decisions[0].new == 4
+
+
+def test_explain_names_what_the_queue_is_held_to(saved: Any) -> None:
+    queues = (Queue("default", deserved=gpus(1), capability=gpus(2)),)
+    two = replace(A, desired=2, last_scale=None)
+    seen = world([node("n", 4)], [two], pods(two, "n", "n"), queues=queues)
+    said = run("explain", "ns/a", "--snapshot", saved(seen)).output
+    assert "its queue may not hold more: Queue default has capability 2\n" in said
+    rule = QueuePolicy("default", name="p", borrowing_limit=1000)
+    said = run("explain", "ns/a", "--snapshot", saved(replace(seen, policies=(rule,)))).output
+    assert "Queue default has capability 2 and policy p has borrowing.limit 1\n" in said
 
 
 def test_every_job_is_explained_whatever_its_kind() -> None:

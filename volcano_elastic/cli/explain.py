@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -32,7 +33,7 @@ from volcano_elastic.cluster_state.reason import WORDS, NoChange, Reason
 from volcano_elastic.cluster_state.words import names, plural
 from volcano_elastic.queue_policy.decision import Decision
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.snapshot.snapshot import Job, Pod, Snapshot
+from volcano_elastic.snapshot.snapshot import Job, Pod, Queue, Snapshot
 
 _ROOM = (Reason.NO_ROOM, Reason.QUEUE_FULL, Reason.HEADROOM_KEPT, Reason.GUARANTEED_TO_OTHERS)
 """Reasons for which a nodeUnit may be what is too large."""
@@ -140,13 +141,15 @@ def explanation(job: Job, snapshot: Snapshot, now: datetime) -> Explanation:
         not in plan(replace(snapshot, jobs=(*snapshot.jobs, probe)), now).blocked,
         queue_problem="" if figures is None else figures.problem,
         unit_room="" if figures is None else _unit_room(job, figures),
-        most=_most(job, policy, made.unchanged.get(job.key)),
+        most=_most(job, policy, made.unchanged.get(job.key), snapshot.queues),
     )
 
 
-def _most(job: Job, policy: QueuePolicy, stay: NoChange | None) -> str:
+def _most(job: Job, policy: QueuePolicy, stay: NoChange | None, queues: Sequence[Queue]) -> str:
     most = cap(job, policy)
     match stay and stay.why_not_more:
+        case Reason.QUEUE_FULL:
+            return _queue_limits(job, policy, queues)
         case Reason.AT_MAX_PER_JOB:
             by = f"policy {policy.name} has surplus.maxPerJob {policy.surplus.max_per_job}"
         case Reason.AT_REPLICAS:
@@ -156,6 +159,19 @@ def _most(job: Job, policy: QueuePolicy, stay: NoChange | None) -> str:
         case _:
             return ""
     return f": {most}, since {by}"
+
+
+def _queue_limits(job: Job, policy: QueuePolicy, queues: Sequence[Queue]) -> str:
+    """Say what the job's queue is held to by itself; its parents may hold it to less."""
+    own = next((one for one in queues if one.name == job.queue), None)
+    told = []
+    if own is not None and own.capability and policy.resource in own.capability:
+        most = quantity.text(own.capability[policy.resource])
+        told.append(f"Queue {own.name} has capability {most}")
+    if policy.borrowing_limit is not None:
+        beyond = quantity.text(policy.borrowing_limit)
+        told.append(f"policy {policy.name} has borrowing.limit {beyond}")
+    return f": {' and '.join(told)}" if told else ""
 
 
 def _unit_room(job: Job, figures: QueueFigures) -> str:
@@ -195,7 +211,7 @@ def lines(found: Explanation) -> list[str]:
         said.append(f"  gives way:    {_who(found.gives_way)}")
     if found.stay is not None:
         more = found.stay.why_not_more
-        rest = found.unit_room if more in _ROOM else found.most
+        rest = found.most + (found.unit_room if more in _ROOM else "")
         said.append(f"  why not more: {WORDS[more]}{rest}")
         said.append(f"  why not less: {WORDS[found.stay.why_not_less]}")
     if found.next:
