@@ -71,6 +71,14 @@ def test_a_round_without_a_step_is_looked_at_and_ended_and_the_rank_behind_is_na
     json.dumps(told)
 
 
+def test_a_rank_without_a_step_in_its_round_is_named_so_and_not_by_a_number() -> None:
+    job = trained(0, 1)
+    job.pass_time(61.0)
+    for index in (0, 1):
+        job.say(f"a{index}", Inspected(1, (rank(index, step=20 if index else -1),)))
+    assert "rank 0 is behind: in the round's first step, others at 20" in job.state.reason
+
+
 def test_agents_that_do_not_answer_are_not_waited_for() -> None:
     job = trained(0, 1)
     job.pass_time(61.0)

@@ -187,7 +187,9 @@ def _position(ranks: Sequence[WorkerReport], behind: Sequence[WorkerReport]) -> 
     verb = "is" if len(behind) == 1 else "are"
     text = f"{_named(behind)} {verb} behind"
     if behind[0].step != others[0].step:
-        return f"{text}: at step {behind[0].step}, others at {max(one.step for one in others)}"
+        first = behind[0].step < 0  # -1: it has applied none in this round
+        at = "in the round's first step" if first else f"at step {behind[0].step}"
+        return f"{text}: {at}, others at {max(one.step for one in others)}"
     if not behind[0].answers:
         return f"{text}: Python gives no answer there"
     most = max(one.collectives for one in others)
