@@ -82,11 +82,23 @@ class Use:
         return sum(self._samples) / len(self._samples)
 
 
+DAY = 600.0
+"""Seconds that the service's daily curve takes in the long form."""
+
+
 def demand(at: float, day: float) -> int:
     """Pods of the service: a daily curve from 0 to 2, and two spikes to 3."""
     if any(abs(at / day - spike) < 0.03 for spike in (0.3, 0.75)):
         return GPUS - 1
     return 1 - round(math.cos(2 * math.pi * at / day))
+
+
+async def daily_demand(stage: Stage) -> AsyncIterator[int]:
+    """Yield how many pods the service takes, five times a second, for ten minutes."""
+    began = stage.recorder.now()
+    while (at := stage.recorder.now() - began) < DAY:
+        yield demand(at, DAY)
+        await asyncio.sleep(0.2)
 
 
 async def shared(stage: Stage, web: Service, replicas: int) -> None:
@@ -109,10 +121,8 @@ async def test_a_service_scaled_by_hand_waits_for_the_grace_at_most(
         use = Use(stage, web)
         sampling = asyncio.create_task(use.sample())
         if request.config.getoption("--long"):
-            began = stage.recorder.now()
-            while (at := stage.recorder.now() - began) < 600:
-                await web.scale(demand(at, 600))
-                await asyncio.sleep(0.2)
+            async for replicas in daily_demand(stage):
+                await web.scale(replicas)
         else:
             for replicas in (1, GPUS - 1, 0, 2):
                 await shared(stage, web, replicas)
@@ -130,7 +140,7 @@ async def test_a_service_scaled_by_hand_waits_for_the_grace_at_most(
 
 
 async def test_a_service_scaled_by_an_autoscaler_waits_for_the_grace_at_most(
-    stage: Stage, promised: Promised
+    stage: Stage, promised: Promised, request: pytest.FixtureRequest
 ) -> None:
     if stage.plane.name == "embedded":
         pytest.skip("nobody carries Deployments and autoscalers out here")
@@ -139,7 +149,12 @@ async def test_a_service_scaled_by_an_autoscaler_waits_for_the_grace_at_most(
         await web.scale(1)
         await web.autoscale(GPUS - 1)
         telling = asyncio.create_task(web.tell_load())
+        use = Use(stage, web)
+        sampling = asyncio.create_task(use.sample())
         try:
+            if request.config.getoption("--long"):
+                async for pods in daily_demand(stage):
+                    web.load = 100 * max(pods, 1)  # an autoscaler keeps one
             for load in (100, 300, 100):
                 web.load = load
                 await stage.until(lambda: web.running * 100 == web.load, f"{load} m are served")
@@ -148,10 +163,16 @@ async def test_a_service_scaled_by_an_autoscaler_waits_for_the_grace_at_most(
                 )
                 await stage.steps_on(TRAIN)
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
-        waits = web.waits(asyncio.get_running_loop().time())
-    print(f"E6: {len(waits)} pods of an autoscaler, longest wait {max(waits):.2f} s")
+            for task in (telling, sampling):
+                task.cancel()
+            await asyncio.gather(telling, sampling, return_exceptions=True)
+        waits, share = web.waits(asyncio.get_running_loop().time()), use.share
+    print(
+        f"E6: {len(waits)} pods of an autoscaler, longest wait {max(waits):.2f} s, "
+        f"GPUs used {share:.1%}"
+    )
     assert len(waits) >= GPUS - 1
     promised("a pod of the service waits", max(waits), GRACE + 2)
     assert worker_0_stayed(stage)
+    if request.config.getoption("--long"):
+        assert share > 0.9

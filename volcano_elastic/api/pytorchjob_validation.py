@@ -170,10 +170,13 @@ def _replica(kind: str, replica: Any) -> Iterator[Problem]:
     count = replica.get("replicas")
     if count is None:
         count = found_role.default_replicas
-    if found_role.most_replicas == 1 and count != 1:
+    most = found_role.most_replicas
+    if most == 1 and count != 1:
         yield forbidden(f"{path}.replicas", "must be 1")
     elif count is None or count < 1:
         yield forbidden(f"{path}.replicas", "must be at least 1")
+    elif most is not None and count > most:
+        yield forbidden(f"{path}.replicas", f"must be at most {most}")
 
 
 def _containers(template: Mapping[str, Any], path: str) -> Iterator[Problem]:

@@ -57,10 +57,10 @@ def min_member(job: PyTorchJob) -> int:
 
 
 def shares(job: PyTorchJob, members: int) -> dict[str, int]:
-    """Return, by role's name, how many of the first `members` pods in falling task priority it
-    has."""
+    """Return, by role's name, how many of `members` pods it has: roles of a fixed number have all of
+    theirs before the elastic one, each in falling task priority."""
     found = {}
-    for name, replica in job.replicas.items():
+    for name, replica in sorted(job.replicas.items(), key=lambda item: item[1].role.elastic):
         most = job.elastic.max if job.elastic and replica.role.elastic else replica.replicas
         found[name] = min(most, members)
         members -= found[name]
@@ -95,8 +95,8 @@ def members(
 def min_resources(
     job: PyTorchJob, members: int, requests: Mapping[str, Requests]
 ) -> dict[str, str]:
-    """Return what the first `members` pods in falling task priority ask for together, of what each
-    role's pods ask for."""
+    """Return what `members` pods, shared among the roles, ask for together, of what each role's
+    pods ask for."""
     explicit = job.run_policy.scheduling.min_resources
     if explicit is not None:
         return {name: _text(name, quantity.milli(v)) for name, v in explicit.items()}

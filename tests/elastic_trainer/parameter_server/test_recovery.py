@@ -207,9 +207,10 @@ def test_first_server_gives_its_rows_away_before_it_ends(start: Callable[..., Se
 
 
 def test_server_whose_rows_another_holds_by_now_ends(
-    start: Callable[..., Servers],
+    start: Callable[..., Servers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It hangs: workers ask its successor, long before the longest time for an answer is over."""
+    """It hangs: workers ask its successor, and don't wait for the longest time for an answer."""
+    monkeypatch.setattr(known_servers, "ANSWER_SECONDS", 3600.0)
     servers = start("--copy-every", 0.2, lease=1.5)
     second = servers.start()
     worker = Worker(servers)
@@ -218,9 +219,7 @@ def test_server_whose_rows_another_holds_by_now_ends(
     process = servers.processes.pop(second)
     process.send_signal(signal.SIGSTOP)
     try:
-        began = time.monotonic()
         worker.train(3)
-        assert time.monotonic() - began < known_servers.ANSWER_SECONDS
         worker.check()
         process.send_signal(signal.SIGCONT)
         assert process.wait(60) == EXIT_EPOCH
