@@ -12,6 +12,8 @@ import pytest
 import torch
 from elastic_trainer.data.audit import verify
 from elastic_trainer.data.sampler import ElasticSampler
+from elastic_trainer.data.shard_files import HuggingFaceShards
+from elastic_trainer.data.stream import ElasticStream
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.shards.permutation import Permutation
 from torch.utils.data import DataLoader, TensorDataset
@@ -389,3 +391,42 @@ def test_torchdatas_loader_keeps_the_position_of_what_it_returned(workers: int) 
                 rest += batch if sampler.weight else []
                 sampler.applied()
         assert sorted(rest) == list(range(SAMPLES))
+
+
+# ---- Hugging Face's datasets
+
+
+def test_a_stream_of_hugging_faces_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """Files as shards, mapped and filtered lazily; saved in the midst of shards, in a new process'
+    objects afterwards."""
+    datasets = pytest.importorskip("datasets", reason="needs the extra [hf]")
+    files = [tmp_path / f"{number}.jsonl" for number in range(3)]
+    for number, path in enumerate(files):
+        path.write_text("".join(f'{{"n": {10 * number + n}}}\n' for n in range(7 + number)))
+
+    def stream() -> ElasticStream:
+        found = datasets.load_dataset(
+            "json", data_files=[str(path) for path in files], split="train", streaming=True
+        )
+        found = found.map(lambda one: {"n": one["n"], "twice": 2 * one["n"]})
+        shards = HuggingFaceShards(found.filter(lambda one: one["n"] % 5))
+        assert len(shards.names) == 3
+        return ElasticStream(shards.names, read=shards.read, batch_size=2, epochs=2)
+
+    def taken(data: ElasticStream, steps: int) -> list[int]:
+        batches = []
+        for batch in data:
+            assert torch.equal(batch["twice"], 2 * batch["n"])
+            batches += batch["n"].tolist()
+            data.applied()
+            if (steps := steps - 1) == 0:
+                break
+        return batches
+
+    data = stream()
+    seen = taken(data, 4)
+    again = stream()
+    again.load_state_dict(data.state_dict())
+    seen += taken(again, -1)
+    once = [10 * number + n for number in range(3) for n in range(7 + number) if n % 5]
+    assert sorted(seen[: len(once)]) == once and sorted(seen) == sorted(2 * once)
