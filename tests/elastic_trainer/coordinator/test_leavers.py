@@ -538,7 +538,7 @@ def test_a_leaver_goes_at_once_where_others_have_the_state_too() -> None:
 
 
 def test_nobody_makes_a_last_round_while_another_side_may_go_on() -> None:
-    """Of three that elect, one can't tell whether the two others train on."""
+    """One of three that elect can't tell whether the two others train on."""
     job = LoopJob(min_nodes=2, max_nodes=4)
     for index in (0, 1, 2):
         job.say(f"a{index}", Hello(f"a{index}", index, f"10.0.0.{index}", port=7), Join(5000))

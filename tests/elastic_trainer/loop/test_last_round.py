@@ -1,4 +1,5 @@
-"""Who leaves with the only live state commits it first, also where too few are there to train."""
+"""A worker that leaves with the only live state commits it first, also where too few are there to
+train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker prints."""
+"""The lines that a worker prints."""
 
 from __future__ import annotations
 
