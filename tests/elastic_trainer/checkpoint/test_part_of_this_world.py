@@ -28,3 +28,20 @@ def test_neither_another_ranks_part_nor_another_worlds_is_taken_for_this_ones(
         assert memory.find_own("t", (1, 7), ProcessGroup(rank, world)) == (slot, label)
     with pytest.raises(SlotError):
         memory.read("t", (1, 7), {}, ProcessGroup(0, 2))
+
+
+def test_what_is_mapped_stays_so_in_the_next_world_where_nothing_is_spared(tmp_path: Path) -> None:
+    memory = Memory(tmp_path, WorkerLink(None), every_rank=True)
+    blob = lay_out({"a": torch.tensor([1, 2])})
+    label = Label("t", 1, 7, 0, 1, True, len(blob.skeleton), blob.size)
+    memory.spare("t", (1, 7))
+    slot = memory.save(label, blob)
+    assert slot.verify() is not None
+    memory.spare("t", (1, 7))
+    mapped = slot.memory.data_ptr()
+    renewed = memory.renew()
+    state, _, again = renewed.read("t", (1, 7), {}, ProcessGroup(0, 1))
+    assert state["a"].tolist() == [1, 2]
+    assert again.memory.data_ptr() == mapped
+    assert [slots.spared for slots in memory._all_slots()] == [{slot}, set()]
+    assert [slots.spared for slots in renewed._all_slots()] == [set(), set()]

@@ -241,7 +241,7 @@ class Checkpointer:
         states stays; what was on its way to other nodes or to storage doesn't arrive."""
         if self._shards is not None:
             self._shards.leave()
-        self._held = self._shards = self._memory = None
+        self._held, self._shards, self._memory = None, None, self._memory and self._memory.renew()
         self._restorer.hold(None, None)
 
     def _refuse_second(self) -> None:

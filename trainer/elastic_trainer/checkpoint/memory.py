@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import threading
@@ -97,6 +98,16 @@ class Memory:
         self.layout = layout
         if self.mirror is not None:
             self.mirror.layout = layout
+
+    def renew(self) -> Memory:
+        """Return it for another world: as a new one, but that what is mapped already stays so,
+        which takes the longer, the larger the states are."""
+        renewed = copy.copy(self)
+        renewed._slots = self._slots.renew()
+        if self.mirror is not None:
+            renewed.mirror = self.mirror.renew(renewed._slots)
+        renewed.layout, renewed._prepared, renewed._stored = "", 0, NOTHING
+        return renewed
 
     def prepare(self, blob: Blob) -> None:
         """Make room for states of this size, in the background where there is enough: for two, or,

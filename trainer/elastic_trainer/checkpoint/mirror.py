@@ -52,6 +52,14 @@ class Mirror:
         self.kept: Identity | None = None
         """The newest state of which this rank's part was handed on, and another's taken."""
 
+    def renew(self, own: Slots) -> Mirror:
+        """Return it for another world.
+
+        Args:
+            own: as the constructor's.
+        """
+        return Mirror(own, self._slots.renew(), self._distance)
+
     def keep(self, slot: Slot, label: Label, peers: Peers) -> bool:
         """On all ranks: hands this rank's part on, and takes another's. Whether that was done."""
         group = peers.group

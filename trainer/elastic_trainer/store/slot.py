@@ -16,6 +16,7 @@ A sealed slot can be copied to another node's memory as it is, and is as good th
 from __future__ import annotations
 
 import contextlib
+import copy
 import fcntl
 import json
 import mmap
@@ -311,6 +312,13 @@ class Slots:
         self.spared: frozenset[Slot] = frozenset()
         """Slots that nothing is written to: they hold what may be needed until a newer state is as
         safe."""
+
+    def renew(self) -> Slots:
+        """Return the same slots, mapped as they are, of which none is spared and all are to be
+        used in turn."""
+        renewed = copy.copy(self)
+        renewed.turns, renewed.spared = TURNS, frozenset()
+        return renewed
 
     def check(self, size: int, turns: int = TURNS) -> None:
         """Raises SlotError where there is no room for so many payloads of `size` bytes; says what
