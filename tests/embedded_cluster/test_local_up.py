@@ -303,9 +303,14 @@ def test_run_gives_up_after_its_timeout(start: Any, tmp_path: Path) -> None:
         (None, "No such file"),
         ("a: [", "is not YAML"),
         ("{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}", "expected a PyTorchJob"),
+        (
+            "{apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {name: j},"
+            " spec: {runPolicy: {schedulingPolicy: {queue: visoin}}}}",
+            "is in queue visoin, which neither this cluster nor these files have",
+        ),
     ],
 )
-def test_run_refuses_what_holds_no_job_before_starting_anything(
+def test_run_refuses_what_can_not_run_before_starting_anything(
     start: Any, tmp_path: Path, text: str | None, message: str
 ) -> None:
     file = tmp_path / "job.yaml"

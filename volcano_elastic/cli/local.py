@@ -7,14 +7,17 @@ import contextlib
 import importlib
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from volcano_elastic.cli.command_group import CommandGroup
 from volcano_elastic.cli.fault import fault
+
+if TYPE_CHECKING:
+    from embedded_cluster.manifest import Manifest
 
 _COUNT = click.IntRange(min=1)
 _DELEGATE = {"ignore_unknown_options": True, "help_option_names": []}
@@ -154,6 +157,8 @@ def run(files: tuple[Path, ...], nodes: int, gpus_per_node: int, timeout: float 
                 raise ManifestError(
                     f"expected a PyTorchJob in {', '.join(map(str, files))}, found none"
                 )
+            if (queueless := _without_queue(manifests)) is not None:
+                raise ManifestError(queueless)
             async with (
                 LocalCluster(nodes=nodes, gpus_per_node=gpus_per_node) as cluster,
                 cluster.client() as client,
@@ -171,6 +176,24 @@ def run(files: tuple[Path, ...], nodes: int, gpus_per_node: int, timeout: float 
         return 0 if all(end.result == "Succeeded" for end in ends) else 1
 
     sys.exit(foreground(follow(), stopped=130))
+
+
+def _without_queue(manifests: Sequence[Manifest]) -> str | None:
+    """Return what to do about a job whose queue nobody makes: it would wait for ever, unsaid."""
+    from volcano_elastic.api.pytorchjob_validation import queue, run_policy
+
+    made = {"default", *(one.name for one in manifests if one.obj["kind"] == "Queue")}
+    for one in manifests:
+        policy = run_policy(one.obj).get("schedulingPolicy")
+        if one.obj["kind"] != "PyTorchJob" or not isinstance(policy, Mapping):
+            continue  # a job that names no queue is in `default`; a wrong one is refused later
+        if (name := queue(one.obj)) not in made:
+            return (
+                f"{one} is in queue {name}, which neither this cluster nor these files have: add "
+                f"the Queue to a file, or have runPolicy.schedulingPolicy.queue be one of "
+                f"{', '.join(sorted(made))}"
+            )
+    return None
 
 
 def foreground(work: Coroutine[Any, Any, int], *, stopped: int) -> int:
