@@ -44,6 +44,25 @@ net = nn.Sequential(
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 """
 
+TABLES = f"""
+import torch
+from torch import nn
+from elastic_trainer import ElasticEmbedding
+from elastic_trainer.embeddings.row_optimizer import Adagrad
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)
+inputs = torch.randint(0, 500, ({SAMPLES}, 3)) * 5_123_456_789_012_345  # ids
+targets = torch.randn({SAMPLES}, 1)
+items = ElasticEmbedding(
+    "items", 8, optimizer=Adagrad(lr=0.05), dtype=torch.float64, seed={SEED}, backup=True
+)
+net = nn.Sequential(items, nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+"""
+"""A model with rows of ids, each with two of its holders."""
+
 DATASET = f"""
 data = ElasticDataset(
     TensorDataset(inputs, targets),
@@ -94,7 +113,11 @@ for x, y in loop:
         data.epochs = int(enough.read_text())
 
 def save(name):
-    torch.save(net.state_dict(), folder / f"{{name}}.new-{{os.getpid()}}")
+    state = net.state_dict()
+    if "items" in globals():
+        rows = items.table.entries()
+        state = {{**state, "rows": (rows.ids, rows.weights)}}
+    torch.save(state, folder / f"{{name}}.new-{{os.getpid()}}")
     os.rename(folder / f"{{name}}.new-{{os.getpid()}}", folder / name)
 
 save(f"final-{{loop.rank}}.pt")
@@ -146,9 +169,12 @@ class FaultyJob(Job):
         nodes: str,
         *,
         stream: bool = False,
+        tables: bool = False,
         parts_by: fault_network.Kind = "drop",
     ) -> None:
         script = SCRIPT.replace(DATASET, STREAM) if stream else SCRIPT
+        script = script.replace(MODEL, TABLES) if tables else script
+        self.model = TABLES if tables else MODEL
         super().__init__(folder, script, nodes)
         self.shards = SHARDS if stream else None
         self.nursery = nursery

@@ -51,11 +51,15 @@ def check_last_step(folder: Path, report: Report) -> None:
 
 
 def check_model(
-    folder: Path, report: Report, tolerance: float, shards: Mapping[str, int] | None = None
+    folder: Path,
+    report: Report,
+    tolerance: float,
+    shards: Mapping[str, int] | None = None,
+    model: str = MODEL,
 ) -> float:
     """The final model, and what was exported, is what its own steps give in one process."""
     steps, _ = history(folder / "audit", shards)
-    difference, batches = deviation(MODEL, SEED, steps, folder)
+    difference, batches = deviation(model, SEED, steps, folder)
     assert difference <= tolerance, f"the model differs from a replay of its steps by {difference}"
     assert batches == report.steps, f"batch norm counted {batches} of {report.steps} steps"
     return difference

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from elastic_trainer.data.audit import _batches, _history, _runs, first_numbers
+from elastic_trainer.embeddings.split_tables import SplitTables
 from numpy.typing import NDArray
 from torch.nn.functional import mse_loss
 
@@ -33,8 +34,8 @@ def history(
 
 
 def deviation(model: str, seed: int, steps: Steps, folder: Path) -> tuple[float, int]:
-    """Greatest difference of a parameter between any rank's final model and the replay; and the
-    number of steps that the final model's batch norm has counted.
+    """Greatest difference of a parameter, or of a table's row, between any rank's final model and
+    the replay; and the number of steps that the final model's batch norm has counted.
 
     Running means are left out: each rank has those of its own batches, and DistributedDataParallel
     takes rank 0's, whoever that is just then.
@@ -43,6 +44,7 @@ def deviation(model: str, seed: int, steps: Steps, folder: Path) -> tuple[float,
     exec(model, names)
     net, optimizer = names["net"], names["optimizer"]
     inputs, targets = names["inputs"], names["targets"]
+    tables = SplitTables([names["items"]]) if "items" in names else None
     for step in sorted(steps):
         ranks = steps[step]
         taken = sum(len(indices) for indices in ranks.values())
@@ -55,11 +57,21 @@ def deviation(model: str, seed: int, steps: Steps, folder: Path) -> tuple[float,
                 share = len(indices) / taken
                 (share * mse_loss(net(inputs[rows]), targets[rows])).backward()
         optimizer.step()
+        if tables is not None:
+            tables.step()
     worst, counted = 0.0, set()
+    rows: dict[int, torch.Tensor] = {}
     for path in folder.glob("final-*.pt"):
         final = torch.load(path)
         counted.add(int(final["1.num_batches_tracked"]))
         for name, parameter in net.named_parameters():
             worst = max(worst, (final[name] - parameter).abs().max().item())
+        if tables is not None:
+            rows |= zip(final["rows"][0].tolist(), final["rows"][1], strict=True)
+    if tables is not None:
+        expected = names["items"].table.entries()
+        assert sorted(rows) == sorted(expected.ids.tolist()), "rows are lost, or there are more"
+        for number, weights in zip(expected.ids.tolist(), expected.weights, strict=True):
+            worst = max(worst, (rows[number] - weights).abs().max().item())
     (batches,) = counted
     return worst, batches
