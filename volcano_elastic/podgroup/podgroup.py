@@ -57,8 +57,11 @@ def min_member(job: PyTorchJob) -> int:
 
 
 def shares(job: PyTorchJob, members: int) -> dict[str, int]:
-    """Return, by role's name, how many of `members` pods it has: roles of a fixed number have all of
-    theirs before the elastic one, each in falling task priority."""
+    """Return, by role's name, how many of `members` pods it has.
+
+    Roles of a fixed number have all of theirs before the elastic one, each in falling task
+    priority.
+    """
     found = {}
     for name, replica in sorted(job.replicas.items(), key=lambda item: item[1].role.elastic):
         most = job.elastic.max if job.elastic and replica.role.elastic else replica.replicas
