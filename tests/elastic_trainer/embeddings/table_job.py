@@ -163,11 +163,14 @@ def die_at(point: str, folder: Path) -> None:
                 die()
             super()._drop(given)
 
-        def _move(self, owners: OwnerMap) -> None:
-            super()._move(owners)
+        def _move(self, owners: OwnerMap, said: int) -> int:
+            most_said = super()._move(owners, said)
             # With some of its buckets here, which nobody else has, and others still to come.
-            if not self._held or not self._left:
-                return
+            if self._held and self._left:
+                self._between_two_parts()
+            return most_said
+
+        def _between_two_parts(self) -> None:
             leaves = any(self._leaving)
             newcomer = self._group.world - 1
             if point == "parts" and not leaves and self._group.rank == newcomer == 2:

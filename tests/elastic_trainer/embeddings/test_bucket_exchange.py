@@ -47,7 +47,7 @@ def test_what_comes_is_what_was_given(
     monkeypatch.setattr(bucket_exchange, "MOST_BYTES", most)
     source, target = table(optimizer), table(optimizer, trained=False)
     some = EVEN[:10] if most == 1 else EVEN
-    swap_buckets([(source, target)], [some], [some])
+    assert swap_buckets([(source, target)], [some], [some], said=7) == 7
     given = source.entries(some)
     assert len(given.ids) and len(given.candidates)
     for found, expected in zip(target.entries().tensors(), given.tensors(), strict=True):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import mmap
+import os
+import resource
 import sys
 import threading
 
@@ -19,6 +22,22 @@ def test_a_column_that_somebody_keeps_stays_as_it_is_and_says_so() -> None:
     with pytest.raises(BufferError, match="to 10000 rows, views found: 1;"):
         column.grow(10_000)
     assert column.numbers.tolist() == kept.tolist() == [[7, 7]] * 3
+
+
+@pytest.mark.skipif(
+    tuple(map(int, os.uname().release.split(".")[:2])) < (5, 14),
+    reason="Linux takes memory at once from 5.14 on",
+)
+def test_memory_that_is_taken_at_once_keeps_what_is_there_and_costs_no_page_faults() -> None:
+    column = Column(np.int64)
+    rows = 64 * mmap.PAGESIZE // column.row_bytes
+    column.grow(2 * rows)
+    column.numbers[:10] = 7
+    column.take_memory(1, rows)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    column.numbers[10:rows] = 8
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 32
+    assert column.numbers[:11].tolist() == [7] * 10 + [8] and not column.numbers[rows:].any()
 
 
 def test_a_column_waits_for_whoever_only_looks_at_it() -> None:

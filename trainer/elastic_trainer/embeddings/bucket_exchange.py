@@ -52,7 +52,8 @@ def swap_buckets(
     tables: Sequence[tuple[Table, Table]],
     goes: Sequence[Sequence[int]],
     comes: Sequence[Sequence[int]],
-) -> None:
+    said: int = 0,
+) -> int:
     """Give each rank buckets of the pairs' first tables, and hold in the second ones, which have
     nothing of them, what comes. On all ranks. What is given stays here, too.
 
@@ -61,6 +62,10 @@ def swap_buckets(
     Args:
         goes: by rank, the buckets that it gets from this one.
         comes: by rank, those that this one gets from it, in the giver's order.
+        said: a number that goes along, which saves the ranks a round of messages.
+
+    Returns:
+        The greatest that any rank has said.
 
     Raises:
         RuntimeError: a rank is lost.
@@ -79,7 +84,7 @@ def swap_buckets(
     most = max(LEAST_BYTES, MOST_BYTES // len(goes))
     out = [_pieces(givers, some, of, most) for some, of in zip(goes, sent, strict=True)]
     shapes = [(len(givers), len(some)) for some in comes]
-    received, rounds = _swap_counts(sent, shapes, max(map(len, out)))
+    received, rounds, most_said = _swap_counts(sent, shapes, max(map(len, out)), said)
     came = [np.concatenate(of) for of in zip(*received, strict=True)]
     try:
         for rows, of in zip(takers, came, strict=True):
@@ -95,6 +100,7 @@ def swap_buckets(
         for _, table in tables:
             table.drop(which.tolist())
         raise
+    return most_said
 
 
 def _counts(stores: Sequence[BucketRows], some: Sequence[int]) -> Counts:
@@ -102,21 +108,21 @@ def _counts(stores: Sequence[BucketRows], some: Sequence[int]) -> Counts:
 
 
 def _swap_counts(
-    sent: Sequence[Counts], shapes: Sequence[tuple[int, int]], pieces: int
-) -> tuple[list[Counts], int]:
-    """Tell each rank how many rows it gets, and in how many pieces this one sends the most; return
-    what all tell this one, and the most pieces of any."""
-    first = np.array([pieces])
+    sent: Sequence[Counts], shapes: Sequence[tuple[int, int]], pieces: int, said: int
+) -> tuple[list[Counts], int, int]:
+    """Tell each rank how many rows it gets, in how many pieces this one sends the most, and what it
+    says; return what all tell this one, the most pieces of any, and the greatest that any says."""
+    first = np.array([pieces, said])
     numbers = torch.from_numpy(np.concatenate([one for of in sent for one in (first, *of)]))
-    sizes = [1 + a * b for a, b in shapes]
-    found = swap(numbers, [1 + sum(map(len, of)) for of in sent], sizes).numpy()
+    sizes = [2 + a * b for a, b in shapes]
+    found = swap(numbers, [2 + sum(map(len, of)) for of in sent], sizes).numpy()
     counts: list[Counts] = []
-    begin, most = 0, 0
+    begin, most, most_said = 0, 0, said
     for size, shape in zip(sizes, shapes, strict=True):
-        most = max(most, int(found[begin]))
-        counts.append(list(found[begin + 1 : begin + size].reshape(shape)))
+        most, most_said = max(most, int(found[begin])), max(most_said, int(found[begin + 1]))
+        counts.append(list(found[begin + 2 : begin + size].reshape(shape)))
         begin += size
-    return counts, most
+    return counts, most, most_said
 
 
 def _pieces(stores: Sequence[BucketRows], some: Sequence[int], counts: Counts, most: int) -> Pieces:

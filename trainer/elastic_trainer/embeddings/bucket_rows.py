@@ -157,8 +157,14 @@ class BucketRows:
         """Have room for so many rows in each of these buckets, which have none, for `lying` to
         show and `hold` to make known."""
         some = counts > 0
-        if some.any():
-            self._make_room(which[some], counts[some])
+        if not some.any():
+            return
+        self._make_room(which[some], counts[some])
+        for bucket, count in zip(which[some].tolist(), counts[some].tolist(), strict=True):
+            first, room = int(self._first[bucket]), int(self._room[bucket])
+            self._slots.take_memory(2 * first, 2 * (first + room))
+            for one in self._all:
+                one.take_memory(first, first + count)
 
     def hold(self, which: Buckets, counts: Rows) -> None:
         """Hold the rows that were written into reserved room, so many of each bucket."""

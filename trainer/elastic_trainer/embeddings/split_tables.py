@@ -50,7 +50,7 @@ from elastic_trainer.store.storage import Storage
 
 MOST_CHANGES = 8
 """Saves of what changed that follow one with all rows."""
-PIECE_BYTES = 6 << 20
+PIECE_BYTES = 8 << 20
 """Bytes of buckets that a rank gives or takes between two steps."""
 LEAVE_SECONDS = 5.0
 """In which ranks that leave give their buckets away, while training goes on."""
@@ -246,9 +246,10 @@ class SplitTables:
             parts = 1
         else:  # another step may be too long for who leaves
             parts = max(1, len(self._left))
-        parts = max(self._group.gather(parts))
         began = time.monotonic()
-        for _ in range(parts):
+        # The ranks' clocks differ: as many as any of them says, which goes along with the first.
+        parts = self._move_part(parts)
+        for _ in range(parts - 1):
             self.move_on()
         self._stepped_since = time.monotonic()
         self._part_seconds = (self._stepped_since - began) / parts
@@ -347,20 +348,25 @@ class SplitTables:
         return bool(self._left)
 
     def move_on(self) -> None:
+        self._move_part()
+
+    def _move_part(self, said: int = 0) -> int:
+        """Move a part, if one is left. Return the greatest number that any rank says with it."""
         self._stepped_since = time.monotonic()
         if not self._left:
-            return
+            return said
         self._save_all_next()  # nobody here knows what changed of rows that come
-        self._move(self._left.pop(0))
+        return self._move(self._left.pop(0), said)
 
-    def _move(self, owners: OwnerMap) -> None:
+    def _move(self, owners: OwnerMap, said: int) -> int:
         """Go on to this map: give what is held here to who has it then, and take what others
         give."""
         mine = moves(self._embeddings[0].owners, owners, self._group.rank, self._group.world)
         tables = [one.table for one in self._embeddings]
         backup = self._backup
         if self._group.world > 1:
-            swap_buckets(list(zip(tables, tables, strict=True)), mine.goes, mine.comes)
+            pairs = list(zip(tables, tables, strict=True))
+            said = swap_buckets(pairs, mine.goes, mine.comes, said)
             self._held |= set().union(*mine.comes)
             if backup is not None:
                 copies = list(zip(tables, backup.copies, strict=True))
@@ -373,6 +379,7 @@ class SplitTables:
             backup.drop(mine.copies_dropped)
         self._drop(set(mine.dropped))
         self._set_owners(owners)
+        return said
 
     # ---- commits
 
