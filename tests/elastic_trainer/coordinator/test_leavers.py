@@ -39,12 +39,7 @@ from elastic_trainer.protocol.message import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.elastic_trainer.coordinator.test_coordinator_properties import (
-    STARTED,
-    TABLES,
-    FakeAgent,
-)
-from tests.elastic_trainer.coordinator.world import Job
+from tests.elastic_trainer.coordinator.world import STARTED, TABLES, FakeAgent, Job
 from tests.examples import examples
 
 

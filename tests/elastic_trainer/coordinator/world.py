@@ -1,4 +1,5 @@
-"""A coordinator's state machine and the agents' view of it, with a clock in our hand."""
+"""A coordinator's state machine and the agents' view of it, with a clock in our hand; and agents
+that keep the protocol by themselves."""
 
 from __future__ import annotations
 
@@ -14,13 +15,28 @@ from elastic_trainer.coordinator.model import (
     Tick,
 )
 from elastic_trainer.coordinator.state import step
+from elastic_trainer.metrics.table_load import TableLoad, encoded
 from elastic_trainer.protocol.message import (
     AgentMessage,
+    FenceAsk,
+    FenceCancel,
+    Fenced,
+    FenceReply,
+    FenceStop,
     Heartbeat,
     Hello,
     Join,
     Linked,
+    Round,
+    RoundOver,
+    Standby,
+    Tables,
 )
+
+TABLES = Tables((encoded({"items": TableLoad(rows=7)}),))
+
+STARTED = object()
+"""In an agent's inbox: its workers, started anew after a failure, ask for a round."""
 
 
 class Job:
@@ -74,3 +90,98 @@ class Job:
         assert self.state.phase is Phase.RUNNING
         self.heard.clear()
         return self
+
+
+class FakeAgent:
+    """An agent that keeps the protocol: what it answers, it answers in any order and late."""
+
+    def __init__(self, name: str, index: int, recovers: bool) -> None:
+        self.name, self.index = name, index
+        self.recovers = recovers
+        """Its workers go from round to round in process."""
+        self.round: Round | None = None
+        self.inbox: list[Any] = []
+        self.linked = self.leaving = self.joined = self.live = False
+        self.fence = 0
+        self.stop = -1
+        self.commits = False
+        """It was told to commit to storage there."""
+        self.fenced = False
+        self.step = -1
+        self.last_round = 0
+        self.finished = self.succeeded = False
+
+    def hello(self) -> Hello:
+        return Hello(
+            self.name,
+            self.index,
+            f"10.0.0.{self.index}",
+            self.last_round,
+            self.round,
+            self.step,
+            linked=self.linked,
+            leaving=self.leaving,
+            fence=self.fence,
+            stop_step=self.stop,
+            stop_commits=self.commits,
+            fenced=self.fenced,
+            finished=self.finished,
+            succeeded=self.succeeded,
+            recovers=self.recovers,
+            holds=self.live and self.last_round > 0,
+        )
+
+    def read(self) -> list[AgentMessage]:
+        """Handle the oldest message; return what it says to it."""
+        message = self.inbox.pop(0)
+        if message is STARTED:
+            return self.restart()
+        if isinstance(message, Round):
+            self.round, self.joined, self.linked = message, False, True
+            self.last_round = max(self.last_round, message.round)
+            self.fence, self.stop, self.fenced, self.step = 0, -1, False, -1
+            self.commits = False
+            self.finished = self.succeeded = False
+            return [Linked(message.round, recovers=self.recovers)]
+        if isinstance(message, FenceAsk) and self.in_round(message.round):
+            self.fence, self.stop, self.fenced = message.fence, -1, False
+            self.commits = False
+            return [FenceReply(message.fence, self.step)]
+        if isinstance(message, FenceStop) and self.in_round(message.round) and not self.finished:
+            self.fence, self.stop, self.fenced = message.fence, message.step, True
+            self.commits = message.commit
+            self.step = max(self.step, message.step)
+            port = 1000 + self.index if self.recovers and not self.leaving else 0
+            return [Fenced(message.fence, message.step, port)]
+        if isinstance(message, FenceCancel) and message.fence == self.fence:
+            self.fence = 0
+        if isinstance(message, RoundOver) and self.in_round(message.round):
+            placed = any(isinstance(one, Round) for one in self.inbox)  # or it crosses its Join
+            said = self.wait_in_process(message.round) if self.recovers else self.restart()
+            return [] if self.live and placed else said
+        if isinstance(message, Standby) and self.joined and not self.live:
+            return self.wait_in_process()  # its workers have started
+        return []
+
+    def in_round(self, number: int) -> bool:
+        return self.round is not None and self.round.round == number
+
+    def restart(self) -> list[AgentMessage]:
+        self.round, self.joined, self.linked, self.fence, self.fenced = None, True, False, 0, False
+        self.finished = self.succeeded = self.live = False
+        return [self.join()]
+
+    def fail(self) -> None:
+        self.restart()
+        self.joined = False
+        self.inbox.append(STARTED)
+
+    def wait_in_process(self, round_: int = 0) -> list[AgentMessage]:
+        if self.finished:
+            return self.restart()  # out of the loop, they can only be started again
+        self.restart()
+        self.live = True
+        return [self.join(round_)]
+
+    def join(self, round_: int = 0) -> Join:
+        return Join(1000 + self.index, live=self.live, round=round_)
