@@ -14,7 +14,8 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from embedded_cluster.conformance.real_control_plane import RealControlPlane
 from embedded_cluster.kubelet import node
 from embedded_cluster.kubelet.fake import FakePods
 from tests.embedded_cluster.scheduler import volcano_scenario as world
-from volcano_elastic.kube.client import AlreadyExists, Client, NotFound
+from volcano_elastic.kube.client import AlreadyExists, Client, Conflict, NotFound
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import (
     EVENTS,
@@ -41,6 +42,9 @@ from volcano_elastic.kube.resource import (
 
 # So long nothing may change before a snapshot is what it came to. Volcano's own loop is 0.2 s here.
 _QUIET_SECONDS = 3.0
+# Until a scenario lets time pass, pods that cool do so for that long: however slow the machine is,
+# what becomes of them meanwhile is seen.
+_COOLS = timedelta(hours=1)
 # An outcome that was to be seen is there that long, at least.
 _STAYS_SECONDS = 0.6
 _PATIENCE_SECONDS = 180.0
@@ -184,6 +188,7 @@ class Player:
     async def _do(self, step: Mapping[str, Any]) -> None:
         match step:
             case {"gang": gang}:
+                await self._cool_from(datetime.now(UTC) + _COOLS)
                 self._gangs[gang["name"]] = gang
                 await self._client.create(PODGROUPS, world.podgroup(self._namespace, gang))
                 await self._create_pods(world.pods(self._namespace, gang))
@@ -199,6 +204,7 @@ class Player:
                 part = "status" if "status" in body else None
                 await self._client.patch(QUEUES, name, None, body, subresource=part)
             case {"sleep": _}:
+                await self._cool_from(datetime.now(UTC))
                 await asyncio.sleep(world.duration(step).total_seconds())
             case _:
                 raise ValueError(f"{self._scenario.name}: no such step: {step}")
@@ -207,6 +213,34 @@ class Player:
         for pod in pods:
             self._made.append(pod["metadata"]["name"])
             await self._client.create(PODS, pod)
+
+    async def _cool_from(self, moment: datetime) -> None:
+        """Have all pods that cool do so from that moment on, for they were scheduled then."""
+        for gang in self._gangs.values():
+            if "cooldown" in gang:
+                for pod in world.pods(self._namespace, gang):
+                    await self._was_scheduled(pod["metadata"]["name"], moment)
+
+    async def _was_scheduled(self, name: str, moment: datetime) -> None:
+        text = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            while True:
+                pod = await self._client.get(PODS, name, self._namespace)
+                status = pod["status"]
+                # Until it runs its kubelet has yet to write the conditions.
+                if status.get("phase") == "Running":
+                    conditions = [
+                        one | {"lastTransitionTime": text} if one["type"] == "PodScheduled" else one
+                        for one in status["conditions"]
+                    ]
+                    version = {"resourceVersion": pod["metadata"]["resourceVersion"]}
+                    body = {"metadata": version, "status": {"conditions": conditions}}
+                    with suppress(Conflict):
+                        await self._client.patch(
+                            PODS, name, self._namespace, body, subresource="status"
+                        )
+                        return
+                await asyncio.sleep(_POLL_SECONDS)
 
     async def _until_gone(self, pod: str) -> None:
         async with asyncio.timeout(_PATIENCE_SECONDS):
