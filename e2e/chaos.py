@@ -33,6 +33,7 @@ from e2e.fault_proxy import NONE, FaultProxy, Faults
 from embedded_cluster.cluster import LocalCluster
 from embedded_cluster.conformance.real_control_plane import RealControlPlane
 from embedded_cluster.readiness import HOST, free_port, is_ready
+from tests import program
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
 from volcano_elastic.kube.resource import PODGROUPS, PODS, PYTORCHJOBS, SERVICES, Object
 from volcano_elastic.podgroup.pod_annotation import is_protected
@@ -266,16 +267,16 @@ class OperatorLoop:
     """The operator, started again whenever it has been killed."""
 
     def __init__(self, kubeconfig: Path, log: Path) -> None:
-        self._command = [sys.executable, "-m", "volcano_elastic.operator"]
+        self._command = ["-m", "volcano_elastic.operator"]
         self._port = free_port()
         self._command += ["--kubeconfig", str(kubeconfig)]
         self._command += ["--metrics-address", f"{HOST}:{self._port}"]
         self._log = log
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: program.Program | None = None
 
     async def start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(*self._command, stderr=log)
+            self._process = program.Program(program.fork(self._command, os.environ, log))
         # An API server that is away at its start holds it up until it is back.
         async with asyncio.timeout(120):
             while not await asyncio.to_thread(is_ready, self._port):
@@ -301,6 +302,7 @@ async def cluster(folder: Path, plane: RealControlPlane | None) -> AsyncIterator
             operator=False,
             data_dir=None if plane else folder,
             existing=plane.kubeconfig if plane else None,
+            start=program.start,
             kubelet_arguments=plane.kubelet_arguments if plane else (),
             say=lambda line: print(line, file=log, flush=True),
         ) as one:

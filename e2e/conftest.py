@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import program, real_groups
+from e2e import real_groups
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import (
     ControlPlane,
@@ -16,6 +16,7 @@ from embedded_cluster.conformance.control_plane import (
     ForeignControlPlane,
 )
 from embedded_cluster.conformance.real_control_plane import RealControlPlane
+from tests import program
 from volcano_elastic.demo import machine_speed
 
 _KINDS = {kind.name: kind for kind in (EmbeddedControlPlane, RealControlPlane, ForeignControlPlane)}

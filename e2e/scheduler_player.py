@@ -65,7 +65,10 @@ def scheduler(plane: ControlPlane, configuration: str) -> Iterator[Component]:
             *("--kubeconfig", str(plane.kubeconfig), "--scheduler-conf", str(conf)),
         ]
     }
-    programs = [Component(n, c, plane.folder / f"{n}.log") for n, c in commands.items()]
+    programs = [
+        Component(name, command, plane.folder / f"{name}.log", plane.start)
+        for name, command in commands.items()
+    ]
     try:
         for program in programs:
             program.start()

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from e2e import program, volcano
+from e2e import volcano
 from embedded_cluster.cluster import LocalCluster
 from embedded_cluster.conformance.control_plane import ControlPlane
+from tests import program
 from tests.patience import eventually
 from volcano_elastic.demo.recorder import Recorder
 from volcano_elastic.demo.training import SAMPLES, SCRIPT, DemoJob, TrainingResult, judge

@@ -56,7 +56,9 @@ def guarded(control_plane: ControlPlane) -> Iterator[Guarded]:
     if control_plane.kept:
         pytest.skip("that cluster's API server can't call a webhook on this machine")
     # Of its own: others' objects are none of these webhooks' business.
-    with type(control_plane)() as plane:
+    plane = type(control_plane)()
+    plane.start = control_plane.start
+    with plane:
         command = [sys.executable, "-m", "volcano_elastic.operator"]
         command += ["--kubeconfig", str(plane.kubeconfig)]
         operator = plane.component("operator", [*command, "--webhook-address", "127.0.0.1:0"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from embedded_cluster.readiness import HOST, free_port, is_ready
+from tests import program
 from tests.patience import PATIENCE, eventually
 from volcano_elastic.api import moment
 from volcano_elastic.kube.client import ApiError, Client
@@ -34,21 +36,22 @@ class OperatorProcess:
     ) -> None:
         self._kubeconfig, self._arguments, self.log = kubeconfig, arguments, log
         self._root = root
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: asyncio.subprocess.Process | program.Program | None = None
         self.port = free_port()
         """Port of its health and metrics."""
 
     async def start(self, *, wait: bool = True) -> None:
-        with contextlib.ExitStack() as stack:
-            log = stack.enter_context(self.log.open("w")) if self.log else None
-            self.process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "volcano_elastic.operator", "--kubeconfig", str(self._kubeconfig)),
-                *("--metrics-address", f"{HOST}:{self.port}", *self._arguments),
-                cwd=self._root,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-            )
+        command = ["-m", "volcano_elastic.operator"]
+        command += ["--kubeconfig", str(self._kubeconfig)]
+        command += ["--metrics-address", f"{HOST}:{self.port}", *self._arguments]
+        log = self.log.open("w") if self.log else os.fdopen(os.dup(2), "w")
+        with log:
+            if self._root == ROOT:
+                self.process = program.Program(program.fork(command, os.environ, log))
+            else:
+                self.process = await asyncio.create_subprocess_exec(
+                    sys.executable, *command, cwd=self._root, stdout=log, stderr=log
+                )
         if wait:
             await self.ready()
 

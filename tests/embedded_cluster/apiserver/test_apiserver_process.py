@@ -195,7 +195,7 @@ async def test_acknowledged_writes_survive_sigkill_under_load(tmp_path: Path) ->
                 while len(acknowledged) < 200:
                     assert not any(writer.done() for writer in writers)
                     await asyncio.sleep(0.01)
-            own.process.kill()
+            own.process.send_signal(signal.SIGKILL)
             await asyncio.gather(*writers, return_exceptions=True)
             own.process.wait(10)
         assert deleted

@@ -132,7 +132,7 @@ async def test_watchers_that_read_nothing_are_cut_off_and_cost_little(
     # What is freed goes back to the system, so that it isn't counted.
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "131072")
     much = "x" * 512 * 1024
-    with ApiServerProcess(tmp_path) as process:
+    with ApiServerProcess(tmp_path, cold=True) as process:
         async with process.client() as client:
             await client.create(CONFIGMAPS, configmap("default", "big"))
             await client.create(SECRETS, configmap("default", "big"))
