@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from elastic_trainer.coordinator.__main__ import CHECK_VARIABLE
 
+from tests.elastic_trainer.torch_process import TorchProcess
 from tests.elastic_trainer.torchrun_job import PATIENCE, free_endpoint
 
+MEMBERS = Path(__file__).with_name("members.py").read_text()
 pytestmark = pytest.mark.process
 
 
@@ -43,16 +45,15 @@ def check(
 ) -> tuple[dict[str, list[str]], dict[str, Any]]:
     """Return what nodes were told, and the coordinator's summary."""
     with coordinator(nodes, seconds) as port:
-        members = Path(__file__).with_name("members.py")
-        told = subprocess.run(
-            [sys.executable, members, str(port), str(nodes), *faults],
-            stdout=subprocess.PIPE,
-            timeout=2 * PATIENCE,
-            check=True,
-        )
+        members = TorchProcess(MEMBERS, port, nodes, *faults)
+        try:
+            told, errors = members.communicate(timeout=2 * PATIENCE)
+        finally:
+            members.kill()
+        assert members.wait() == 0, errors
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=60) as answer:
             status = json.load(answer)
-    return json.loads(told.stdout), status["check"]
+    return json.loads(told), status["check"]
 
 
 def test_two_sound_nodes_are_proven() -> None:
