@@ -112,7 +112,7 @@ class QueueState:
     @fact
     def givers(self) -> Sequence[JobState]:
         """Jobs of which surplus might leave for a claim in some plan."""
-        return [state for state in self.started if state.may_give]
+        return [state for state in self.started if state.most_surplus is not None]
 
     @fact
     def yields_from(self) -> float:

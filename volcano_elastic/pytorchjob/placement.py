@@ -148,7 +148,9 @@ def _elastic(
     done = sum(r.state is State.SUCCEEDED for r in others)
     surplus = len(staying) + done - (size.desired - needed)
     if surplus > 0:
-        # What holds least goes first; of equals, the highest index.
+        # What holds least goes first; of equals, the highest index. Unlike in the planner's
+        # `eviction_order` protection doesn't count: a decision has named in `remove` whoever it
+        # means, what it counts as absent isn't live, and protection moves to those that stay.
         staying.sort(key=lambda r: (r.live, r.bound, r.running, -r.index))
         for replica in staying[:surplus]:
             _dismiss(out, replica)
