@@ -65,8 +65,9 @@ class Agent:
     """If leaving: when it has to be gone."""
     gives_state: bool = False
     """Leaving, and in no round, it waits for one, to give away there what it alone has."""
-    holds: bool = False
-    """Its workers have in their processes what the newest round trained, or their part of it."""
+    holds: int = 0
+    """The newest round that its workers had a place in, whose state, or their part of it, is in
+    their processes; 0: they have none."""
     sharded: bool = False
     """Each of them has a part of it that others may not have."""
     step_seconds: float = 0.0
@@ -108,7 +109,7 @@ class Agent:
     @property
     def stays(self) -> bool:
         """It goes on with the state."""
-        return self.holds and self.leaving_since is None
+        return self.holds > 0 and self.leaving_since is None
 
     @property
     def waiting(self) -> bool:

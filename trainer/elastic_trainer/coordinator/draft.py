@@ -193,7 +193,7 @@ class Draft:
             replace(
                 agent,
                 gives_state=agent.agent in givers,
-                holds=agent.holds and recovering and agent.agent not in {failed, *rid},
+                holds=agent.holds if recovering and agent.agent not in {failed, *rid} else 0,
                 tables=() if agent.agent in rid else agent.tables,
                 attached=False,
                 linked=False,

@@ -98,7 +98,8 @@ def _tell_stop(draft: Draft, fence: Fence) -> Fence:
     # They would wait for others with the only live state, and may have to leave, too. Newcomers
     # that wait don't count, as they may be gone by then.
     fence = replace(fence, commits=fence.commits or not size(len(stay)))
-    there = sorted([*stay, *draft.waiting()], key=lambda agent: agent.order)
+    # Newcomers, of whichever order, take no place of one that goes on with the state.
+    there = [*stay, *draft.waiting()]
     next_ = frozenset(agent.agent for agent in there[: size(len(there))])
     displaced = {agent.agent for agent in stay} - next_
     draft.state = replace(draft.state, fence=fence, promised=next_)

@@ -41,7 +41,7 @@ def holds_rows(state: State, agent: Agent) -> bool:
 
 def holds_part(state: State, agent: Agent) -> bool:
     """Tell whether an agent's workers hold a part of the state that others may not have."""
-    return agent.holds and (agent.sharded or holds_rows(state, agent))
+    return agent.holds > 0 and (agent.sharded or holds_rows(state, agent))
 
 
 def has_alone(state: State, agent: Agent, failed: str = "") -> bool:
@@ -54,11 +54,14 @@ def has_alone(state: State, agent: Agent, failed: str = "") -> bool:
         return True
     if not agent.holds:
         return False
-    agents = state.agents
-    staying = agents.count(Trait.STAYS) - agents.count_on(state.excluded, Trait.STAYS)
-    counted = (agents.get(name) for name in {agent.agent, failed})
-    goes = [one for one in counted if one is not None and one.stays]
-    return staying == sum(one.node not in state.excluded for one in goes)
+    if not state.agents.count(Trait.STAYS):
+        return True
+    # Who had no place in a later round is behind that one's state.
+    return not any(
+        one.stays and one.holds >= agent.holds and one.node not in state.excluded
+        for one in state.agents.values()
+        if one.agent not in (agent.agent, failed)
+    )
 
 
 def may_wait(state: State, agent: Agent, now: float, failed: str = "") -> bool:
@@ -79,7 +82,7 @@ def waits_for_round(state: State, agent: Agent, now: float) -> bool:
     """Tell whether a leaver of no round is to wait for the next one."""
     if state.phase not in (Phase.FORMING, Phase.RESTARTING):
         return False
-    returns = (agent.expected and state.recovering) or agent.holds
+    returns = (agent.expected and state.recovering) or agent.holds > 0
     comes = agent.live if agent.joined_at is not None else returns
     return comes and may_wait(state, agent, now)
 
@@ -103,12 +106,14 @@ def holders(state: State) -> list[Agent]:
     """Return all that wait with the state in their processes, in order; nobody where they make no
     round, or while others with it are on their way."""
     found = []
+    there = [agent for agent in state.agents.values() if not agent.leaves_now]
+    newest = max((agent.holds for agent in there), default=0)
     for agent in state.agents.values():
         if not (agent.holds or holds_rows(state, agent)) or agent.node in state.excluded:
             continue
         if agent.waiting and agent.live:
             found.append(agent)
-        elif agent.holds and not agent.leaves_now:
+        elif agent.holds and agent.holds == newest and not agent.leaves_now:
             return []
     if any(one.sharded for one in found) and len(found) % state.settings.node_unit:
         return []  # its mesh is made for whole units
@@ -119,7 +124,10 @@ def some_come(state: State, now: float) -> bool:
     """Tell whether agents are to be waited for that have told a new coordinator of what their
     workers alone may have, and ask for a round later."""
     return not _is_over(state, now) and any(
-        agent.holds and agent.joined_at is None and not agent.leaves_now and has_alone(state, agent)
+        agent.holds > 0
+        and agent.joined_at is None
+        and not agent.leaves_now
+        and has_alone(state, agent)
         for agent in state.agents.values()
     )
 
@@ -162,13 +170,13 @@ def _others(state: State) -> bool:
 
 def precedence(state: State) -> Callable[[Agent], int]:
     """Return what tells who has a place in a round for which too many wait, the least first: who
-    was promised one at a fence, as memory there holds what storage may not have; then who holds
-    rows and stays, who holds rows and leaves, and all others."""
+    was promised one at a fence, as memory there holds what storage may not have; then who has the
+    state, or rows, and stays, who has such and leaves, and all others."""
 
     def rank(agent: Agent) -> int:
         if agent.agent in state.promised:
             return 0
-        if agent.live and agent.tables:
+        if agent.live and (agent.holds or agent.tables):
             return 2 if agent.leaving else 1
         return 3
 

@@ -257,8 +257,7 @@ def _form(draft: Draft, chosen: list[Agent], *, stepless: bool = False) -> None:
     state, now = draft.state, draft.now
     reduced = shares_of(state, chosen)
     members = _members(chosen)
-    number = state.last_round + 1
-    first = chosen[0]
+    number, first = state.last_round + 1, chosen[0]
     made = Round(
         number,
         members,
@@ -286,6 +285,7 @@ def _form(draft: Draft, chosen: list[Agent], *, stepless: bool = False) -> None:
             standby=False,
             expected=False,
             gives_state=False,
+            holds=number if agent.holds else 0,
             attached=True,
             linked=False,
             finished=False,

@@ -203,7 +203,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         told_stop=hello.stop_step,
         told_commit=hello.stop_commits,
         fenced=hello.fenced,
-        holds=hello.holds or (hello.linked and hello.recovers),
+        holds=hello.last_round if hello.holds or (hello.linked and hello.recovers) else 0,
         sharded=hello.sharded,
         port=hello.port,
         taken=_taken_in(state.settings.term, hello.electorate),
@@ -293,17 +293,17 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
         return  # by what it said at the fence it has a place, of which it hears just now
     if member and (agent.attached or state.phase is Phase.ADOPTING):
         draft.end_round(f"workers of worker {agent.pod_index} failed", failed=agent.agent)
-    went = agent.attached
-    agent = draft.state.agents[agent.agent]
+    went, agent = agent.attached, draft.state.agents[agent.agent]
     # Of a round that this coordinator knows nothing of they are believed to have come to its state.
-    unknown = message.round > max((one.round for one in state.rounds), default=0)
+    known = max((one.round for one in state.rounds), default=0)
+    holds = message.round if message.round > known else agent.holds
     agent = replace(
         agent,
         joined_at=draft.now,
         store_port=message.store_port,
         live=message.live,
         standby=False,
-        holds=message.live and (agent.holds or unknown),
+        holds=holds if message.live else 0,
     )
     if agent.leaving:
         if went or not waits_for_round(draft.state, agent, draft.now):
@@ -317,8 +317,8 @@ def _linked(draft: Draft, agent: Agent, message: Linked) -> None:
     if agent.attached and _round_number(draft.state) == message.round:
         recovers, pids, feed_port = message.recovers, message.pids, message.feed_port
         agent = replace(agent, linked=True, recovers=recovers, pids=pids, late=0)
-        sharded = message.sharded or agent.sharded
-        draft.put(replace(agent, feed_port=feed_port, holds=recovers, sharded=sharded))
+        sharded, holds = message.sharded or agent.sharded, message.round if recovers else 0
+        draft.put(replace(agent, feed_port=feed_port, holds=holds, sharded=sharded))
         last_run = max(draft.state.last_run, message.last_run)
         draft.state = replace(draft.state, last_run=last_run)
         tell_newcomers(draft)
