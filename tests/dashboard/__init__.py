@@ -1,0 +1,1 @@
+"""Guards the page: its model, who may read it, and what a browser shows. opened.py serves it."""

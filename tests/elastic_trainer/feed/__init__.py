@@ -1,0 +1,1 @@
+"""Guards elastic_trainer.feed: newcomers who follow a state while the others train."""

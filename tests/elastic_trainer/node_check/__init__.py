@@ -1,0 +1,1 @@
+"""Guards the check of nodes: who meets whom, who is broken. members.py plays nodes."""

@@ -1,0 +1,1 @@
+"""Guards parameter servers: rows that move, are copied, saved. servers.py starts them."""

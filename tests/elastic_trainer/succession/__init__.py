@@ -1,0 +1,1 @@
+"""Guards the election of another coordinator. world.py has agents that lose each other."""
