@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
-from elastic_trainer import ElasticDataset, ElasticLoop
+from elastic_trainer import Checkpointer, ElasticDataset, ElasticLoop
 from elastic_trainer.embeddings import split_tables, table_meter
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.owner_map import OwnerMap
@@ -26,6 +26,7 @@ from elastic_trainer.parameter_server.client import ServedTables
 from elastic_trainer.parameter_server.files import read_saves
 from elastic_trainer.parameter_server.served_state import ServedState
 from elastic_trainer.store.storage import Storage
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 SAMPLES, BATCH = 1200, 24
@@ -58,13 +59,18 @@ class Clicks(torch.nn.Module):
         return found
 
 
-def clicks() -> ElasticDataset:
+def clicks(samples: int = SAMPLES, batch_size: int | None = None) -> ElasticDataset:
     generator = torch.Generator().manual_seed(1)
     # Ids that few samples share, all over 62 bits.
     items = torch.randint(0, 900, (SAMPLES, 3), generator=generator) * 5_123_456_789_012_345
     users = torch.randint(0, 400, (SAMPLES, 2), generator=generator) << 50
     target = torch.randn(SAMPLES, 1, generator=generator, dtype=torch.float64)
-    return ElasticDataset(TensorDataset(items, users, target), global_batch=BATCH, epochs=500)
+    return ElasticDataset(
+        TensorDataset(items[:samples], users[:samples], target[:samples]),
+        batch_size=batch_size,
+        global_batch=BATCH,
+        epochs=500,
+    )
 
 
 def train(folder: Path, pace: float = 0.0, last_step: int | None = None, every: int = 7) -> None:
@@ -97,13 +103,56 @@ def train(folder: Path, pace: float = 0.0, last_step: int | None = None, every: 
         files = [(f"{saved['place']}/{name}", *one) for name, one in saved["files"].items()]
         for one in (net.items, net.users):
             one.table = read_saves([files]).tables[one.name]
+    write_end(folder, net, loop.rank, loop.world, loop.steps)
+
+
+def write_end(folder: Path, net: Clicks, rank: int, world: int, steps: int) -> None:
     parts = {
         one.name: [part.tolist() for part in one.table.entries().tensors()]
         for one in (net.items, net.users)
     }
     dense = [value.flatten().tolist() for value in net.state_dict().values()]
-    written = {"tables": parts, "dense": dense, "steps": loop.steps, "world": loop.world}
-    (folder / f"end-{loop.rank}.json").write_text(json.dumps(written))
+    written = {"tables": parts, "dense": dense, "steps": steps, "world": world}
+    (folder / f"end-{rank}.json").write_text(json.dumps(written))
+
+
+def train_own_loop(
+    folder: Path, pace: float = 0.0, last_step: int | None = None, every: int = 7
+) -> None:
+    """Do as `train` with Checkpointer, in steps of several batches; an epoch's last step has one
+    sample, so that all ranks but one only keep pace there."""
+    torch.manual_seed(0)
+    net = Clicks()
+    model: torch.nn.Module = net
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world > 1:
+        torch.distributed.init_process_group("gloo")
+        model = DistributedDataParallel(net)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    data = clicks(SAMPLES - BATCH + 1, batch_size=5)
+    tables = ElasticEmbedding.make_split_state([net.items, net.users])  # SplitTables, or `Dying`
+    with Checkpointer(
+        folder / "commits", model=model, optimizer=optimizer, data=data, every=every, tables=tables
+    ) as checkpointer:
+        for items, users, target in data:
+            with data.micro_batch(model):
+                loss = torch.nn.functional.mse_loss(model(items, users), target)
+                (data.weight * loss).backward()
+            if not data.last:
+                continue
+            optimizer.step()
+            optimizer.zero_grad()
+            tables.step()
+            checkpointer.step()
+            with (folder / f"steps-{os.getpid()}").open("a") as log:
+                log.write(f"{data.steps}\n")
+            time.sleep(pace)
+            enough = torch.tensor(float(data.steps >= 60 and (folder / "enough").exists()))
+            if world > 1:
+                torch.distributed.all_reduce(enough)
+            if data.steps == last_step or (enough and last_step is None):
+                break
+    write_end(folder, net, data.group.rank, data.group.world, data.steps)
 
 
 def die_at(point: str, folder: Path) -> None:
@@ -197,4 +246,5 @@ if __name__ == "__main__":
     table_meter.WINDOW_SECONDS = 0.5
     if "DIE_AT" in os.environ:
         die_at(os.environ["DIE_AT"], Path(sys.argv[1]))
-    train(Path(sys.argv[1]), pace=0.02, every=int(os.environ.get("EVERY", "7")))
+    begin = train_own_loop if "OWN_LOOP" in os.environ else train
+    begin(Path(sys.argv[1]), pace=0.02, every=int(os.environ.get("EVERY", "7")))

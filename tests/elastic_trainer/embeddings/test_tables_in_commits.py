@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from elastic_trainer import (
     ElasticDataset,
     ElasticEmbedding,
     ElasticLoop,
+    MismatchError,
     StorageError,
 )
 from elastic_trainer.checkpoint.recovery import NOTHING
@@ -82,16 +85,52 @@ def test_tables_of_commits_that_are_gone_go_too(tmp_path: Path) -> None:
     assert (steps, bases) == (list(range(36, 62, 2)), {36, 54})
 
 
-def test_a_damaged_table_stops_the_job_in_words(tmp_path: Path) -> None:
-    loop = loop_of(tmp_path)
-    train(loop)
-    file = tmp_path / next(one for one in tables_of(loop) if one.split("-")[2] == "20") / "0.pt"
+def damage(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    with pytest.raises(StorageError, match=r"0\.pt is damaged: expected \d+ bytes with digest"):
+
+
+@pytest.mark.parametrize("train", [table_job.train, table_job.train_own_loop])
+def test_a_damaged_table_costs_the_steps_since_the_commit_before(
+    tmp_path: Path, train: Callable[..., None]
+) -> None:
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    for folder, steps in ((cut, 20), (cut, 33), (whole, 33)):
+        folder.mkdir(exist_ok=True)
+        train(folder, last_step=steps)
+        if steps == 20:
+            [file] = folder.glob("commits/tables-*-20-from-*/0.pt")
+            damage(file)
+            (folder / f"steps-{os.getpid()}").unlink()
+    assert (cut / f"steps-{os.getpid()}").read_text().split()[0] == "15"
+    assert end(cut) == end(whole)
+
+
+def test_tables_that_are_damaged_in_all_commits_stop_the_job_unless_it_is_to_begin_anew(
+    tmp_path: Path,
+) -> None:
+    loop = loop_of(tmp_path)
+    train(loop)
+    commits = len(list(tmp_path.glob("step-*")))
+    for name in tables_of(loop):
+        damage(tmp_path / name / "0.pt")
+    with pytest.raises(StorageError, match=r"none of the commits can be used: .*0\.pt is damaged"):
         train(loop_of(tmp_path, epochs=2))
-    file.unlink()
+    assert len(list(tmp_path.glob("step-*"))) == commits
+    net = Net()
+    with torch.no_grad():
+        net.out.weight.fill_(0.5)
+    fresh = loop_of(tmp_path, net, epochs=2, fresh=True)
+    next(iter(fresh))
+    assert fresh.steps == 0 and net.out.weight.eq(0.5).all() and not len(net.items.table)
+
+
+def test_a_table_that_cant_be_read_stops_the_job_in_words(tmp_path: Path) -> None:
+    loop = loop_of(tmp_path)
+    train(loop)
+    newest = max(tables_of(loop), key=lambda name: int(name.split("-")[2]))
+    (tmp_path / newest / "0.pt").unlink()
     with pytest.raises(StorageError, match=r"0\.pt can't be read"):
         train(loop_of(tmp_path, epochs=2, storage_patience=table_job.SHORT))
 
@@ -99,7 +138,7 @@ def test_a_damaged_table_stops_the_job_in_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize("net", [Net(width=3), Net(name="others")], ids=["width", "name"])
 def test_another_models_tables_are_refused(tmp_path: Path, net: Net) -> None:
     train(loop_of(tmp_path))
-    with pytest.raises(StorageError, match="holds other tables: expected"):
+    with pytest.raises(MismatchError, match="holds other tables: expected"):
         train(loop_of(tmp_path, net, epochs=2))
 
 
@@ -107,11 +146,54 @@ def test_who_would_lose_tables_is_refused(tmp_path: Path) -> None:
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     data = ElasticDataset(TensorDataset(torch.arange(8)), batch_size=2, epochs=1)
-    with pytest.raises(TypeError, match=r"1 ElasticEmbedding, whose tables .* would not be saved"):
-        Checkpointer(tmp_path, model=net, optimizer=optimizer, data=data)
+    for tables in ((), SplitTables([Net().items])):
+        with pytest.raises(TypeError, match=r"1 ElasticEmbedding, .* tables=SplitTables\(\["):
+            Checkpointer(tmp_path, model=net, optimizer=optimizer, data=data, tables=tables)
     scaler = torch.amp.GradScaler("cpu")
     with pytest.raises(ValueError, match="extra has a GradScaler, and the model tables"):
         loop_of(tmp_path, apply=lambda: None, extra={"scaler": scaler})
+
+
+def test_a_table_that_isnt_stepped_or_is_begun_anew_is_refused(tmp_path: Path) -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    data = ElasticDataset(TensorDataset(torch.arange(80).view(40, 2)), batch_size=2, epochs=1)
+    tables = SplitTables([net.items])
+    checkpointer = Checkpointer(
+        tmp_path, model=net, optimizer=optimizer, data=data, tables=tables, every=1
+    )
+    batches = iter(data)
+    for steps in (1, 2):
+        net(*next(batches)).sum().backward()
+        if steps == 1:
+            tables.step()
+            checkpointer.step()
+    with pytest.raises(RuntimeError, match="tables are at step 1, and training at step 2: exp"):
+        checkpointer.step()
+    with pytest.raises(RuntimeError, match=r"begin\(\) empties the tables, which are at step 1"):
+        tables.begin()
+    data = ElasticDataset(TensorDataset(torch.arange(8)), batch_size=2, epochs=1)
+    scaler = torch.amp.GradScaler("cpu")
+    with pytest.raises(ValueError, match="extra has a GradScaler, and the model tables"):
+        Checkpointer(
+            tmp_path / "scaled",
+            model=net,
+            optimizer=optimizer,
+            data=data,
+            tables=SplitTables([net.items]),
+            extra={"scaler": scaler},
+        )
+
+
+def test_ids_of_a_batch_that_only_keeps_pace_are_not_counted() -> None:
+    module = ElasticEmbedding("t", 2, optimizer=SGD(lr=1.0), admit_after=2)
+    data = ElasticDataset(TensorDataset(torch.arange(8)), batch_size=2, epochs=1)
+    tables = SplitTables([module])
+    tables.follow(data)
+    for data.weight, ids in ((1.0, 5), (0.0, 5), (1.0, 6), (1.0, 6)):
+        module(torch.tensor([[ids]])).sum().backward()
+    tables.step()
+    assert module.table.entries().ids.tolist() == [6]
 
 
 def test_attachments_stay_while_a_commit_may_name_them() -> None:
@@ -170,9 +252,8 @@ def test_saves_of_what_changed_are_smaller_and_begin_anew_in_each_round(tmp_path
     assert save(11, torch.arange(3)[None]) > whole - 1000, "buckets may have moved"
 
     again = SplitTables([module])
-    again.load_state_dict({**tables.state_dict()})
     module.table.clear()
-    again._load(1, storage)
+    again.load(storage, tables.state_dict())
     assert torch.equal(module.table.entries().ids, expected.ids)
 
 

@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,12 @@ def end(folder: Path) -> dict[str, Any]:
     return {"tables": tables, "dense": first["dense"], "steps": first["steps"]}
 
 
-def assert_undisturbed(job: Job, folder: Path) -> None:
+def assert_undisturbed(
+    job: Job, folder: Path, train: Callable[..., None] = table_job.train
+) -> None:
     found = end(job.folder)
     folder.mkdir()
-    table_job.train(folder, last_step=found["steps"], every=1_000_000)
+    train(folder, last_step=found["steps"], every=1_000_000)
     expected = end(folder)
     assert found["steps"] == expected["steps"]
     close(found["dense"], expected["dense"])
@@ -316,6 +318,68 @@ def test_a_lone_survivor_with_all_rows_commits_them_before_it_goes(
     (job.folder / "enough").touch()
     assert [job.wait(index) for index in (0, 2)] == [0, 0], job.logs()
     assert_undisturbed(job, tmp_path / "undisturbed")
+
+
+OWN_LOOP = {"OWN_LOOP": "1", **PATIENT}
+
+
+def test_tables_in_a_loop_of_ones_own_end_as_undisturbed_over_leaves_joins_and_kills(
+    job: Job, tmp_path: Path
+) -> None:
+    job.start(0, 1, restarts=100, environment=OWN_LOOP)
+    told = job.stepping(2)
+    job.agents[1].send_signal(signal.SIGTERM)
+    assert job.wait(1) == 0, job.logs()
+    told = job.stepping(1, after_round=told["round"])
+    job.start(2, restarts=100, environment=OWN_LOOP)
+    told = job.stepping(2, after_round=told["round"])
+    os.kill(told["pids"]["2"][0], signal.SIGKILL)
+    told = job.stepping(2, after_round=told["round"])
+    job.start(3, restarts=100, environment=OWN_LOOP)
+    told = job.stepping(3, after_round=told["round"])
+    os.kill(told["pids"]["0"][0], signal.SIGKILL)
+    job.stepping(3, after_round=told["round"])
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in (0, 2, 3)] == [0] * 3, job.logs()
+    assert_undisturbed(job, tmp_path / "undisturbed", table_job.train_own_loop)
+
+
+@pytest.mark.parametrize("point", ["push", "apply", "save"])
+def test_a_kill_within_a_step_or_a_save_of_a_loop_of_ones_own_costs_no_exactness(
+    job: Job, tmp_path: Path, point: str
+) -> None:
+    job.start(0, 1, environment={"DIE_AT": point, **OWN_LOOP})
+    job.until("rank 1 is killed", lambda told: (job.folder / "died").exists())
+    job.stepping(2, after_round=job.status()["round"] - 1)
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in range(2)] == [0, 0], job.logs()
+    assert_undisturbed(job, tmp_path / "undisturbed", table_job.train_own_loop)
+
+
+def test_a_damaged_table_costs_a_loop_of_ones_own_the_steps_since_the_commit_before(
+    job: Job, tmp_path: Path
+) -> None:
+    """Also where the rest of its commit is in the memory of all nodes."""
+    job.start(0, 1, environment=OWN_LOOP)
+    job.until("there are commits", lambda told: told["committed_step"] >= 21)
+    for index in (0, 1):
+        os.killpg(job.agents[index].pid, signal.SIGKILL)
+        job.wait(index)
+    newest = max(
+        (job.folder / "commits").glob("tables-*-*"), key=lambda one: int(one.name.split("-")[2])
+    )
+    for file in newest.glob("*.pt"):
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    job.start(0, 1, environment=OWN_LOOP)
+    told = job.stepping(2)
+    step = int(newest.name.split("-")[2])
+    assert told["rounds"][-1]["first_step"] <= step, "it goes on from the damaged one"
+    assert "is damaged" in job.logs()
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()
+    assert_undisturbed(job, tmp_path / "undisturbed", table_job.train_own_loop)
 
 
 def went_back(job: Job) -> bool:

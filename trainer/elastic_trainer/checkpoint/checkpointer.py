@@ -20,11 +20,19 @@ from torch.optim.lr_scheduler import LRScheduler
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.checkpoint.model_state import ModelState, Stateful
 from elastic_trainer.checkpoint.recovery import NOTHING, Available, Identity, Recovery, Source
-from elastic_trainer.checkpoint.refusal import backend, refuse_silent_aborts, refuse_split
+from elastic_trainer.checkpoint.refusal import (
+    backend,
+    refuse_beside_split,
+    refuse_interval,
+    refuse_other_data,
+    refuse_silent_aborts,
+    refuse_unsaved_split,
+)
 from elastic_trainer.checkpoint.restorer import Restorer
 from elastic_trainer.checkpoint.schedule_check import miscounted
 from elastic_trainer.checkpoint.sharded import Shards
 from elastic_trainer.checkpoint.snapshot import Snapshot
+from elastic_trainer.checkpoint.split_state import SplitState, SplitStates
 from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE, WorkerLink
@@ -32,11 +40,7 @@ from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import lay_out
 from elastic_trainer.store.copier import Copier, copier_of, overlap_bytes
 from elastic_trainer.store.digest import digest_of_replicated
-from elastic_trainer.store.errors import (
-    OwnershipError,
-    StorageError,
-    SupersededError,
-)
+from elastic_trainer.store.errors import OwnershipError, StorageError, SupersededError
 from elastic_trainer.store.ownership import RESUME_VARIABLE
 from elastic_trainer.store.replica import write_replica
 from elastic_trainer.store.slot import Label, Slot, SlotError, digest_of_location
@@ -95,8 +99,8 @@ class Checkpointer:
             environment too (VOLCANO_ELASTIC_RESUME_FROM).
         storage_patience: how long to try a storage again that can't be read or written. None: what
             VOLCANO_ELASTIC_STORAGE_RETRY_SECONDS says, else 60 s.
-        before_save: brings what is split over the ranks to storage, on all of them, for this
-            state's commit to name it.
+        tables: SplitTables of all ElasticEmbeddings of the model, whose `step()` comes before this
+            one's. Each save brings them to the folder while training waits.
         overlaps: a state is copied to memory while training goes on: `before_apply` is called
             before each change of weights and moments.
 
@@ -128,20 +132,11 @@ class Checkpointer:
         fresh: bool = False,
         resume_from: str = "",
         storage_patience: timedelta | None = None,
-        before_save: Callable[[Identity], None] | None = None,
+        tables: SplitState | Sequence[SplitState] = (),
         overlaps: bool = False,
     ) -> None:
-        if isinstance(every, bool) or not isinstance(every, int | timedelta | None):
-            raise TypeError(f"every is {every!r}: expected a number of steps, or a timedelta")
-        least = every if every is None or isinstance(every, int) else every.total_seconds()
-        if least is not None and least <= 0:
-            raise ValueError(f"every is {every}: expected a positive number of steps, or a time")
-        if not isinstance(data, ElasticData):
-            raise TypeError(
-                f"data is a {type(data).__name__}: expected the ElasticDataset or ElasticSampler "
-                "that training iterates, which knows what was consumed; "
-                "ElasticDataset(data, batch_size=…, epochs=…) makes one of a map-style dataset"
-            )
+        refuse_interval(every)
+        refuse_other_data(data)
         patience = None if storage_patience is None else storage_patience.total_seconds()
         self.storage = Storage(folder, keep=keep, retry_seconds=patience)
         self._patience = self.storage.policy.seconds
@@ -160,7 +155,7 @@ class Checkpointer:
         to bring that to storage; 0: it isn't."""
         self.save_time = timedelta(0)
         """How long the last save held training up."""
-        self._before_save = before_save
+        self._split = SplitStates(tables)
         self._refuse_second()
         refuse_silent_aborts(backend(), os.environ)
         self._held: ModelState | None = None
@@ -168,8 +163,8 @@ class Checkpointer:
         self._memory = memory
         self._shards: Shards | None = None
         if model is not None and optimizer is not None:
-            self._hold(model, optimizer, extra or {})
-        replicated = before_save is None and self._held is not None and not self._held.sharded
+            self._hold(model, optimizer, {**(extra or {}), **self._split.follow(data)})
+        replicated = not self._split and self._held is not None and not self._held.sharded
         least = overlap_bytes(self._copier, os.environ) if overlaps and replicated else None
         self._tried = 0
         """The step that was to be saved last."""
@@ -186,6 +181,7 @@ class Checkpointer:
             data,
             self.link,
             self._shards,
+            self._split,
             tell=self._tell,
             resume_from=resume_from or os.environ.get(RESUME_VARIABLE, ""),
             fresh=fresh,
@@ -209,8 +205,8 @@ class Checkpointer:
         extra: Mapping[str, Stateful],
     ) -> None:
         self._held = state = ModelState(model, optimizer, self.data, extra)
-        if self._before_save is None:
-            refuse_split(state.model)
+        refuse_unsaved_split(state.model, self._split)
+        refuse_beside_split(self._split, extra, sharded=state.sharded)
         # One for all worlds: it knows what memory it has pinned.
         self._copier = self._copier or copier_of(state.model)
         if self._memory is None and self.link.agent:
@@ -320,6 +316,7 @@ class Checkpointer:
         """
         self.settle()
         self._narrow = narrow  # not as it was in the last round, of which newcomers don't know
+        live = self._split.meet(self._group, live)
         found = self._restorer.restore(self._memory, live, share=share, spoiled=spoiled, said=said)
         identity = found.identity
         self.parent = identity[0]
@@ -330,6 +327,7 @@ class Checkpointer:
         self._began = self._saved_at = self._clock()
         if self._memory is not None and identity != NOTHING:
             self._memory.note_origin(self._restorer.training, self._place, identity)
+        self._split.level(identity, self.link.round, self.storage)
         self.make_room()
         if identity != NOTHING:
             self._mirror_restored()
@@ -378,6 +376,7 @@ class Checkpointer:
         ends; its successor goes on from there.
         """
         self.data.applied()
+        self._split.refuse_other_step(self.data.steps)
         order = self.link.boundary(self.data.steps, self.data.consumed, self.data.waited())
         if order is not Order.GO:
             self._leave_round()
@@ -453,7 +452,7 @@ class Checkpointer:
 
         Args:
             together: False where other ranks may not come here: nobody is waited for. Not for a
-                sharded state.
+                sharded state, nor with tables.
         """
         self.commit(stored=True, together=together)
         self.data.close()
@@ -521,7 +520,7 @@ class Checkpointer:
     def _is_unsaved(self) -> bool:
         """Return whether this rank has to save, or all of them to help another."""
         unsaved = self.saved != self.data.steps
-        if self._before_save is not None:
+        if self._split:
             unsaved = any(self._group.gather(unsaved))
         return unsaved
 
@@ -625,8 +624,7 @@ class Checkpointer:
         self.settle()
         began = self._clock()
         self.link.commits()
-        if self._before_save is not None:
-            self._before_save(self._identity)
+        self._split.save(self.storage, self._identity)
         self.saved = self.data.steps
         try:
             step, run, shards = self.data.steps, self.run, self._shards

@@ -128,6 +128,11 @@ class Recovery:
     def step(self) -> int:
         return self.identity[1]
 
+    def takes(self, part: Part) -> bool:
+        """Return whether a part is of those that the state is loaded from."""
+        wanted = (self.identity, self.world, self.layout)
+        return (part.identity, part.world, part.layout) == wanted
+
     @property
     def loads(self) -> bool:
         """Return whether some rank loads, which may fail."""

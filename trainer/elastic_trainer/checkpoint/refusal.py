@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.amp.grad_scaler import GradScaler
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
+
+from elastic_trainer.checkpoint.split_state import SplitStates
+from elastic_trainer.data.elastic_data import ElasticData
 
 NCCL_ERRORS_VARIABLE = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _CLEAN_UP_ONLY = "2"
@@ -106,11 +111,51 @@ def _tensors(part: object) -> Iterator[Any]:
         yield part
 
 
-def refuse_split(model: torch.nn.Module) -> None:
-    """Raises TypeError if parts of the model are split over the ranks, which nobody would save."""
+def refuse_unsaved_split(model: torch.nn.Module, states: SplitStates) -> None:
+    """Raises TypeError if parts of the model are split over the ranks, and none of `states`, so
+    that nobody would save them."""
+    saved = {id(module) for one in states for module in one.modules}
     split = [one for one in model.modules() if hasattr(one, "make_split_state")]
-    if split:
+    lost = [one for one in split if id(one) not in saved]
+    if lost:
         raise TypeError(
-            f"the model has {len(split)} {type(split[0]).__name__}, whose tables are split over "
-            "the ranks and would not be saved: expected ElasticLoop, which saves and moves them"
+            f"the model has {len(lost)} {type(lost[0]).__name__}, whose tables are split over "
+            "the ranks and would not be saved: expected all of them in Checkpointer's "
+            "tables=SplitTables([...]), or ElasticLoop, which finds them"
+        )
+
+
+def refuse_beside_split(states: SplitStates, extra: Mapping[str, object], *, sharded: bool) -> None:
+    """Raises ValueError if there are tables, and the model is sharded by fully_shard, or a
+    GradScaler would scale gradients that they apply themselves."""
+    if not states:
+        return
+    if sharded:
+        raise ValueError(
+            "the model is sharded (fully_shard), and has tables: expected a model whose other "
+            "parameters are replicated, as with DistributedDataParallel"
+        )
+    if any(isinstance(one, GradScaler) and one.is_enabled() for one in extra.values()):
+        raise ValueError(
+            "extra has a GradScaler, and the model tables that apply their gradients themselves, "
+            "where it doesn't unscale them: expected torch.bfloat16 in autocast, which needs none"
+        )
+
+
+def refuse_interval(every: object) -> None:
+    """Raises TypeError, ValueError unless this says how often to save."""
+    if isinstance(every, bool) or not isinstance(every, int | timedelta | None):
+        raise TypeError(f"every is {every!r}: expected a number of steps, or a timedelta")
+    least = every if every is None or isinstance(every, int) else every.total_seconds()
+    if least is not None and least <= 0:
+        raise ValueError(f"every is {every}: expected a positive number of steps, or a time")
+
+
+def refuse_other_data(data: object) -> None:
+    """Raises TypeError for data that doesn't know what was consumed of it."""
+    if not isinstance(data, ElasticData):
+        raise TypeError(
+            f"data is a {type(data).__name__}: expected the ElasticDataset or ElasticSampler "
+            "that training iterates, which knows what was consumed; "
+            "ElasticDataset(data, batch_size=…, epochs=…) makes one of a map-style dataset"
         )

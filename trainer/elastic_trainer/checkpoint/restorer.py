@@ -19,7 +19,6 @@ from elastic_trainer.checkpoint.recovery import (
     NOTHING,
     Available,
     Identity,
-    Part,
     Recovery,
     Source,
     Stored,
@@ -34,6 +33,7 @@ from elastic_trainer.checkpoint.recovery import (
 )
 from elastic_trainer.checkpoint.sharded import Shards
 from elastic_trainer.checkpoint.split_read import first_of_each, read_split
+from elastic_trainer.checkpoint.split_state import SplitStates
 from elastic_trainer.checkpoint.transfer import give, take
 from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.link.worker_link import WorkerLink
@@ -68,6 +68,7 @@ class Restorer:
         data: the order of the samples, whose group's ranks restore together.
         link: to the agent.
         shards: of a sharded state.
+        split: what commits name that is split over the ranks.
         tell: called with a slot and its label, whose state may not be in storage yet.
         resume_from, fresh, wall: as Checkpointer's.
     """
@@ -79,6 +80,7 @@ class Restorer:
         data: ElasticData,
         link: WorkerLink,
         shards: Shards | None,
+        split: SplitStates,
         *,
         tell: Callable[[Slot, Label], None],
         resume_from: str,
@@ -86,7 +88,7 @@ class Restorer:
         wall: Callable[[], float],
     ) -> None:
         self._storage, self._data = storage, data
-        self._link, self._tell = link, tell
+        self._link, self._split, self._tell = link, split, tell
         self.hold(state, shards)
         self._resume_from, self._fresh, self._wall = resume_from, fresh, wall
         self._job = Job.from_environment(os.environ)
@@ -219,7 +221,7 @@ class Restorer:
                 kept = tuple(one for one in stored.commits if one != found.identity)
                 stored = replace(stored, commits=kept, unusable=(*stored.unusable, damaged))
             elif found.holders and not outcome.parts_left:
-                others_parts = tuple(one for one in available.parts if not _is_of(one[1], found))
+                others_parts = tuple(one for one in available.parts if not found.takes(one[1]))
                 available = replace(available, parts=others_parts)
             elif found.mirrors:
                 others = tuple(one for one in available.mirrored if one[1] != found.identity)
@@ -483,7 +485,7 @@ class Restorer:
             parts = tuple(
                 (training, part)
                 for training, part in available.parts
-                if not _is_of(part, found) or part.owner not in mine
+                if not found.takes(part) or part.owner not in mine
             )
             left = replace(available, parts=parts)
             return Outcome(left, damaged=str(error), parts_left=True)
@@ -507,7 +509,7 @@ class Restorer:
         if found is None:
             raise problem or AssertionError
         state, label, slot = found
-        self._state.give(state)
+        self._give(state)
         if label.rank == self._group.rank:
             self._state.give_generators(state)
         if self._memory.saves:
@@ -532,14 +534,17 @@ class Restorer:
             state = decode_replica(commit, content)
         else:
             state = read_replica(self._storage, commit)
-        self._state.give(state)
+        self._give(state)
         if self._group.rank:
             return
         self._state.give_generators(state)
         self._link.committed(commit.step, commit.round, self._place, commit.size)
 
-    def _is_over(self) -> bool:
-        return self._link.over
+    def _give(self, state: dict[str, Any]) -> None:
+        """With what it names; where that is damaged, nothing was given."""
+        with self._storage.calls.telling(self._link.transferred):
+            self._split.load(self._storage, state["extra"])
+        self._state.give(state)
 
     def _hand_over(self, found: Recovery, nodes: Sequence[str], share: bool) -> None:
         """On all ranks: whoever lacks the state gets it.
@@ -559,17 +564,11 @@ class Restorer:
             # Asked for its state, a fresh optimizer of a sharded model makes a step of nothing.
             return
         if relay.source is None:
-            give(self._state.take(), relay, self._link.transferred, self._is_over)
+            give(self._state.take(), relay, self._link.transferred, lambda: self._link.over)
             return
-        state = take(relay, self._link.transferred, self._is_over)
+        state = take(relay, self._link.transferred, lambda: self._link.over)
         try:
             self._state.give(state)
         except ValueError as error:
             self._link.give_up(f"rank {found.giver} trains something else: {error}")
             raise
-
-
-def _is_of(part: Part, found: Recovery) -> bool:
-    """Tell whether a part is of those that a state was to be loaded from."""
-    wanted = (found.identity, found.world, found.layout)
-    return (part.identity, part.world, part.layout) == wanted

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from elastic_trainer.checkpoint.split_state import SplitState
+from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.embeddings.bag import Mode, check_ids, check_mode, pool
 from elastic_trainer.embeddings.exchange import Pull, RowSource, Update, pull, summed
 from elastic_trainer.embeddings.owner_map import OwnerMap
 from elastic_trainer.embeddings.row_optimizer import RowOptimizer
 from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.embeddings.table import Table, TableSettings
-from elastic_trainer.loop.split_state import SplitState
 from elastic_trainer.ranks.process_group import ProcessGroup
 
 
@@ -88,6 +89,7 @@ class ElasticEmbedding(torch.nn.Module):
         self.owners = OwnerMap.even(0, 1)
         self.group = ProcessGroup()
         """The ranks that `owners` counts."""
+        self._data: ElasticData | None = None
         self._pulls: list[Pull] = []
         self._batches: list[tuple[list[Pull], bool]] = []
 
@@ -105,6 +107,7 @@ class ElasticEmbedding(torch.nn.Module):
         check_ids(ids, offsets, self.mode, self.name)
         found, places = pull(self.rows, self.owners, self.group, ids)
         if torch.is_grad_enabled() and self.training:
+            found.counts = self._data is None or self._data.weight != 0
             self._pulls.append(found)
         return pool(found.rows, places, offsets, self.mode)
 
@@ -113,6 +116,9 @@ class ElasticEmbedding(torch.nn.Module):
         return f"{settings.name!r}, {settings.width}, mode={self.mode!r}, {settings.optimizer}"
 
     # ---- for SplitTables, on all ranks
+
+    def follow(self, data: ElasticData) -> None:
+        self._data = data
 
     def begin_batch(self) -> None:
         self._pulls = []

@@ -59,18 +59,20 @@ class Pull:
     """The ids that others, and this rank, asked of this holder."""
     received: list[int]
     """How many of them each rank did."""
+    counts: bool = True
+    """False where the batch only kept pace, and had no samples of its own."""
 
     def push(self, group: ProcessGroup, counts: bool) -> tuple[NDArray[np.int64], torch.Tensor]:
         """Return how often `asked` were seen, and their gradients as summed by each rank.
 
         Args:
-            counts: False where the batch only kept pace, and had no samples of its own.
+            counts: False as `self.counts`.
         """
         gradients = self.rows.grad
         if gradients is None:
             gradients = torch.zeros_like(self.rows)
         gradients = gradients.cpu()
-        seen = torch.from_numpy(self.seen if counts else np.zeros_like(self.seen))
+        seen = torch.from_numpy(self.seen if counts and self.counts else np.zeros_like(self.seen))
         if group.world > 1:
             gradients = swap(gradients, self.sent, self.received)
             seen = swap(seen, self.sent, self.received)

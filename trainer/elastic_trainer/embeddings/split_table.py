@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.embeddings.exchange import Update
 from elastic_trainer.embeddings.owner_map import OwnerMap
 from elastic_trainer.embeddings.table import Table
@@ -25,6 +26,9 @@ class SplitTable(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    def follow(self, data: ElasticData) -> None:
+        """Count no ids of batches whose weight is 0 there."""
 
     def begin_batch(self) -> None: ...
 

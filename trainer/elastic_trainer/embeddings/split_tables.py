@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 import torch
 
+from elastic_trainer.checkpoint.model_state import MismatchError
 from elastic_trainer.checkpoint.recovery import NOTHING, Identity
+from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.embeddings.backup import Backup
 from elastic_trainer.embeddings.bucket_exchange import swap_buckets
 from elastic_trainer.embeddings.changed_ids import ChangedIds
@@ -60,11 +62,12 @@ class SplitTables:
     """Keeps ElasticEmbeddings in step. ElasticLoop makes and calls one; a loop of your own does
 
         tables = SplitTables([model.items, model.users])
-        tables.begin()                       # once the process group is there
-        for batch in batches:
-            loss(model(batch)).backward()
-            optimizer.step()
-            tables.step()                    # on all ranks
+        with Checkpointer(..., tables=tables) as checkpointer:  # without it: tables.begin()
+            for batch in data:
+                (data.weight * loss(model(batch))).backward()
+                optimizer.step()
+                tables.step()                    # on all ranks
+                checkpointer.step()
 
     Args:
         modules: ElasticEmbeddings, the same ones in the same order on all ranks.
@@ -105,6 +108,8 @@ class SplitTables:
         """By bucket, who else had a copy of it; NOBODY where that one is gone."""
         self._files: dict[str, Any] = {}
         """The parts of the commit that was saved or restored last."""
+        self._loaded: dict[str, Any] = {}
+        """Those that this rank has loaded for its round, and that `level` needn't load."""
         self._changed: list[ChangedIds] = []
         """Changes since the last save of this round; empty: there is none to be followed."""
         self._base = NOTHING
@@ -126,7 +131,12 @@ class SplitTables:
     # ---- a loop of one's own
 
     def begin(self) -> None:
-        """Divide empty tables among the ranks of torch's process group."""
+        """Divide empty tables among the ranks of torch's process group; Checkpointer does it."""
+        if self._identity != NOTHING:
+            raise RuntimeError(
+                f"begin() empties the tables, which are at step {self.steps}: expected it once, "
+                "before the first step, and not where Checkpointer has tables=, which begins them"
+            )
         self._group = ProcessGroup.current()
         self._start_empty(0)
 
@@ -135,6 +145,18 @@ class SplitTables:
         self.end_batch(counts=True)
         self.push((0, self._identity[1] + 1))
         self.apply()
+
+    @property
+    def modules(self) -> Sequence[torch.nn.Module]:
+        return cast("Sequence[torch.nn.Module]", self._embeddings)
+
+    @property
+    def steps(self) -> int:
+        return self._identity[1]
+
+    def follow(self, data: ElasticData) -> None:
+        for one in self._embeddings:
+            one.follow(data)
 
     # ---- a step
 
@@ -180,7 +202,7 @@ class SplitTables:
     # ---- a round
 
     def meet(self, group: ProcessGroup, live: Identity) -> bool:
-        self._group = group
+        self._group, self._loaded = group, {}
         received = self._pending[0] if self._pending is not None else NOTHING
         copies = self._backup.held if self._backup is not None else ()
         said = group.gather((live, self._identity, received, sorted(self._held), sorted(copies)))
@@ -211,7 +233,9 @@ class SplitTables:
             self._keep_only(present)
             self._begin_moving(present)
         elif identity != NOTHING:
-            self._load(version, storage)
+            if self._loaded != self._files:  # a peer gave the rest of the state
+                self.load(storage, self._files)
+            self._begin_moving(OwnerMap.even(version, self._group.world))  # copies
         elif self._newest == NOTHING:
             self._start_empty(version)
         else:
@@ -423,20 +447,19 @@ class SplitTables:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._files = dict(state_dict)
 
-    def _load(self, version: int, storage: Storage) -> None:
-        if not self._files:
-            raise StorageError(
+    def load(self, storage: Storage, saved: Mapping[str, Any]) -> None:
+        if not saved:
+            raise MismatchError(
                 f"the commit in {storage.location} has no tables: expected those of "
                 f"{', '.join(one.name for one in self._embeddings)}; start in a new folder"
             )
         self._hold_nothing()
-        owners = OwnerMap.even(version, self._group.world)
-        mine = set(owners.held_by(self._group.rank))
+        mine = set(OwnerMap.even(0, self._group.world).held_by(self._group.rank))
         expected = {one.name: one.table.settings.describe() for one in self._embeddings}
-        for parts in read_tables(storage, self._files, expected):
+        for parts in read_tables(storage, saved, expected):
             for one in self._embeddings:
                 _read(one.table, parts[one.name], mine)
-        self._begin_moving(owners)  # copies
+        self._loaded = dict(saved)
 
 
 def _fill(places: list[int], with_: Sequence[int], rank: int) -> None:

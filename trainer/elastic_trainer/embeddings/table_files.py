@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 
+from elastic_trainer.checkpoint.model_state import MismatchError
 from elastic_trainer.checkpoint.recovery import Identity
 from elastic_trainer.embeddings.table import Entries
 from elastic_trainer.ranks.process_group import ProcessGroup
@@ -96,7 +97,8 @@ def read_tables(
     """Yield each file's tables by name, those of the save with all rows first.
 
     Raises:
-        StorageError: a file can't be read, is damaged, or is of other tables.
+        StorageError: a file can't be read, or is damaged.
+        MismatchError: it is of other tables.
     """
     attachments = Attachments(storage, KIND)
     for save in (*files.get("before", ()), files):
@@ -109,7 +111,7 @@ def read_tables(
             }
             described = {table: part.described for table, part in parts.items()}
             if described != dict(expected):
-                raise StorageError(
+                raise MismatchError(
                     f"{storage.location}/{save['place']} holds other tables: expected "
                     f"{list(expected.values())}, found {list(described.values())}; restore the "
                     "script that wrote them, or start in a new folder"

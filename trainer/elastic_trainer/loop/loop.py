@@ -46,7 +46,8 @@ import xxhash
 
 from elastic_trainer.checkpoint.checkpointer import Checkpointer
 from elastic_trainer.checkpoint.model_state import Stateful
-from elastic_trainer.checkpoint.recovery import NOTHING, Identity
+from elastic_trainer.checkpoint.recovery import NOTHING
+from elastic_trainer.checkpoint.split_state import split_states
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.data.division import Division
 from elastic_trainer.data.stream import ElasticStream
@@ -68,7 +69,6 @@ from elastic_trainer.loop.refusal import (
     refuse_both,
     refuse_closure,
     refuse_order,
-    refuse_scaled_split,
     refuse_sharded,
     refuse_unaveraged,
     refuse_unequal,
@@ -76,7 +76,6 @@ from elastic_trainer.loop.refusal import (
 )
 from elastic_trainer.loop.round_member import RoundMember, data_parallel
 from elastic_trainer.loop.seed import seed_generators
-from elastic_trainer.loop.split_state import split_states
 from elastic_trainer.loop.state_feed import StateFeed
 from elastic_trainer.loop.step import Step
 from elastic_trainer.loop.undo import BufferBackup, ExtraBackup
@@ -230,7 +229,7 @@ class ElasticLoop:
             fresh=fresh,
             resume_from=resume_from,
             storage_patience=storage_patience,
-            before_save=self._save_split if self._split else None,
+            tables=self._split,
             overlaps=True,
         )
         self._feed = StateFeed(
@@ -241,7 +240,6 @@ class ElasticLoop:
             lambda: self.checkpointer.make_room(),
             possible=make is None and not self._split,
         )
-        refuse_scaled_split(self._split, self._extra)
         refuse_order(data)
         if model is not None:
             refuse_sharded(model)
@@ -581,10 +579,6 @@ class ElasticLoop:
         done = [part.hand_over(gone) for part in self._split]
         self._handed_over = all(done)
 
-    def _save_split(self, identity: Identity) -> None:
-        for part in self._split:
-            part.save(self.checkpointer.storage, identity)
-
     def _attempt(self, collective: Callable[[], None]) -> bool:
         """Run a collective; return False where the round broke meanwhile."""
         try:
@@ -680,8 +674,7 @@ class ElasticLoop:
         """Every rank gets the newest state; the run begins."""
         if self._make is not None:
             self._make_anew(self._make)
-        whole = [part.meet(self._member.group, self._identity) for part in self._split]
-        live = self._identity if all(whole) else NOTHING
+        live = self._identity
         found = [one.available for one in self._said]
         spoiled = self._feed.spoiled
         share = self._make is None
@@ -689,8 +682,6 @@ class ElasticLoop:
         self.checkpointer.restore(live, share=share, spoiled=spoiled, said=found, narrow=narrow)
         self._identity = (self.checkpointer.parent, self.data.steps)
         self._feed.go_on_from(self._identity)
-        for part in self._split:
-            part.level(self._identity, self.link.round, self.checkpointer.storage)
         if self._split and self._identity == NOTHING:
             # A rank that is lost before the first commit takes its part of the beginning with it.
             self.checkpointer.commit(stored=False)

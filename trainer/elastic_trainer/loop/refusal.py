@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
-from torch.amp.grad_scaler import GradScaler
 from torch.distributed.tensor import DTensor
 
-from elastic_trainer.checkpoint.model_state import Stateful
 from elastic_trainer.checkpoint.refusal import refuse_fsdp1
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.data.stream import ElasticStream
-from elastic_trainer.loop.split_state import SplitState
 
 
 def refuse_both(model: object, optimizer: object, make: object, *, beside: bool) -> None:
@@ -94,13 +91,3 @@ def refuse_unaveraged(model: torch.nn.Module, optimizers: Iterable[object]) -> N
                 "module of all that is trained, whose forward gives the losses, as model=, or a "
                 "wrap= that averages them too"
             )
-
-
-def refuse_scaled_split(states: Sequence[SplitState], extra: Mapping[str, Stateful]) -> None:
-    """Raises ValueError if a GradScaler would scale gradients that tables apply themselves."""
-    scaled = any(isinstance(one, GradScaler) and one.is_enabled() for one in extra.values())
-    if states and scaled:
-        raise ValueError(
-            "extra has a GradScaler, and the model tables that apply their gradients themselves, "
-            "where it doesn't unscale them: expected torch.bfloat16 in autocast, which needs none"
-        )

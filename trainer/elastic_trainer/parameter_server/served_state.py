@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from elastic_trainer.checkpoint.recovery import NOTHING, Identity
+from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.embeddings.exchange import Update, summed
 from elastic_trainer.parameter_server.server_error import ServerError
 from elastic_trainer.ranks.process_group import ProcessGroup
@@ -54,6 +55,17 @@ class ServedState:
         self._files: dict[str, Any] = {}
         self._base = NOTHING
         """Identity of the save with all rows that the last one of this round goes back to."""
+
+    @property
+    def modules(self) -> Sequence[torch.nn.Module]:
+        return self._embeddings
+
+    @property
+    def steps(self) -> int:
+        return self._identity[1]
+
+    def follow(self, data: ElasticData) -> None:
+        """Do nothing: ElasticLoop tells it at each batch's end."""
 
     # ---- a step
 
@@ -104,6 +116,9 @@ class ServedState:
         stands = live == NOTHING or live != self._newest or self._tables.stand_at(live[1])
         self._whole = self._newest != NOTHING and all(group.gather(stands))
         return self._whole
+
+    def load(self, storage: Storage, saved: Mapping[str, Any]) -> None:
+        """Do nothing: the servers load all parts, together."""
 
     def level(self, identity: Identity, version: int, storage: Storage) -> None:
         self._base = NOTHING  # who saves next may know nothing of the last one

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from elastic_trainer.retry import describe
 from elastic_trainer.store.commit import STEP
 from elastic_trainer.store.content import Content
-from elastic_trainer.store.errors import DamagedError, SilentError
+from elastic_trainer.store.errors import DamagedError, SilentError, UnavailableError
 from elastic_trainer.store.folder import FileRecord
 from elastic_trainer.store.storage import Storage
 
@@ -67,15 +67,23 @@ class Attachments:
         return place
 
     def load(self, path: str, record: FileRecord) -> Content:
-        """Return a file. Raises DamagedError or UnavailableError."""
-        content = self._storage.load_beside(path)
-        found = FileRecord(content.size, content.xxh3)
-        if found != record:
-            raise DamagedError(
-                f"{self._storage.location}/{path} is damaged: expected {record.size} bytes with "
-                f"digest {record.xxh3}, found {found.size} with {found.xxh3}"
-            )
-        return content
+        """Return a file. Raises DamagedError, where two looks find the same damage, or
+        UnavailableError."""
+        place = f"{self._storage.location}/{path}"
+        seen: list[FileRecord] = []
+        for _ in range(2):
+            content = self._storage.load_beside(path)
+            seen.append(FileRecord(content.size, content.xxh3))
+            if seen[-1] == record:
+                return content
+            log.warning("%s isn't what was written, or was read wrongly", place)
+        first, second = seen
+        if first != second:
+            raise UnavailableError(f"{place} can't be read: it reads differently each time")
+        raise DamagedError(
+            f"{place} is damaged: expected {record.size} bytes with digest {record.xxh3}, found "
+            f"{first.size} with {first.xxh3}"
+        )
 
     def _name(self, identity: tuple[int, int]) -> str:
         run, step = identity

@@ -1,13 +1,15 @@
-"""SplitState: state of a model that is split over a round's ranks, and kept in step by the loop."""
+"""SplitState: state of a model that is split over the ranks, and saved with the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
-from elastic_trainer.checkpoint.recovery import Identity
+from elastic_trainer.checkpoint.recovery import NOTHING, Identity
+from elastic_trainer.checkpoint.state_value import from_plain
+from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.metrics.table_load import TableLoad
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.storage import Storage
@@ -29,6 +31,17 @@ class SplitState(Protocol):
     name: str
     """Name of its part in a commit."""
 
+    @property
+    def modules(self) -> Sequence[torch.nn.Module]:
+        """Return those whose state it is."""
+
+    @property
+    def steps(self) -> int:
+        """Return the step that its state is of."""
+
+    def follow(self, data: ElasticData) -> None:
+        """Know of each batch whether it counts, in a loop of one's own."""
+
     def begin_batch(self) -> None: ...
 
     def end_batch(self, *, counts: bool) -> None:
@@ -47,6 +60,18 @@ class SplitState(Protocol):
     def meet(self, group: ProcessGroup, live: Identity) -> bool:
         """Tell whether the ranks still have all parts of the newest state that any has live; else
         a commit is to be restored. On all ranks."""
+
+    def load(self, storage: Storage, saved: Mapping[str, Any]) -> None:
+        """Read what this rank can by itself of a state that is about to be restored, after `meet`.
+
+        Args:
+            saved: its `state_dict`.
+
+        Raises:
+            DamagedError: a part isn't what was written; an older state is restored then.
+            StorageError: a part can't be read.
+            MismatchError: it is of another model.
+        """
 
     def level(self, identity: Identity, version: int, storage: Storage) -> None:
         """Give each rank its part of the state that `meet` found, or that was restored.
@@ -89,3 +114,54 @@ def split_states(model: torch.nn.Module) -> list[SplitState]:
         if make is not None:
             found.setdefault(make, []).append(module)
     return [make(modules) for make, modules in found.items()]
+
+
+class SplitStates:
+    """All split states of a training, as Checkpointer sees them.
+
+    Args:
+        states: one, or several.
+    """
+
+    def __init__(self, states: SplitState | Sequence[SplitState]) -> None:
+        self._states = states if isinstance(states, Sequence) else (states,)
+
+    def __bool__(self) -> bool:
+        return bool(self._states)
+
+    def __iter__(self) -> Iterator[SplitState]:
+        return iter(self._states)
+
+    def follow(self, data: ElasticData) -> dict[str, SplitState]:
+        """Have all know of each batch whether it counts; return them by name."""
+        for one in self._states:
+            one.follow(data)
+        return {one.name: one for one in self._states}
+
+    def meet(self, group: ProcessGroup, live: Identity) -> Identity:
+        """Return the live state of this rank; NOTHING where some part of the newest is nobody's."""
+        whole = [one.meet(group, live) for one in self._states]
+        return live if all(whole) else NOTHING
+
+    def load(self, storage: Storage, extra: Mapping[str, Any]) -> None:
+        """Load what a saved `extra` names. Raises as SplitState.load."""
+        for one in self._states:
+            if one.name in extra:  # else ModelState refuses it
+                one.load(storage, from_plain(extra[one.name]))
+
+    def level(self, identity: Identity, version: int, storage: Storage) -> None:
+        for one in self._states:
+            one.level(identity, version, storage)
+
+    def save(self, storage: Storage, identity: Identity) -> None:
+        for one in self._states:
+            one.save(storage, identity)
+
+    def refuse_other_step(self, step: int) -> None:
+        """Raises RuntimeError unless all are of this step."""
+        for one in self._states:
+            if one.steps != step:
+                raise RuntimeError(
+                    f"the tables are at step {one.steps}, and training at step {step}: expected "
+                    "one tables.step() before each checkpointer.step()"
+                )
