@@ -153,6 +153,12 @@ class Draft:
         self.put(replace(agent, joined_at=None, gives_state=False))
         self.send(agent.agent, Dismissed(reason))
 
+    def let_givers_go(self) -> None:
+        """A round has begun, or goes on: leavers that waited for one are not in it."""
+        if self.state.agents.count(Trait.GIVES_STATE):
+            for agent in [one for one in self.state.agents.values() if one.gives_state]:
+                self.let_go(agent, "leaving; the round has no place for it")
+
     def end_round(self, reason: str, failed: str | None = None, *, last: bool = False) -> None:
         """Members' workers restart or wait in process; leavers are let go, but for those that give
         away in the next round what they alone have (leavers.py).

@@ -101,8 +101,9 @@ def _tell_stop(draft: Draft, fence: Fence) -> Fence:
     # Newcomers, of whichever order, take no place of one that goes on with the state.
     there = [*stay, *draft.waiting()]
     next_ = frozenset(agent.agent for agent in there[: size(len(there))])
-    displaced = {agent.agent for agent in stay} - next_
-    draft.state = replace(draft.state, fence=fence, promised=next_)
+    staying = {agent.agent for agent in stay}
+    displaced = staying - next_
+    draft.state = replace(draft.state, fence=fence, promised=next_ & staying)
     # One that the next round has no place for is as good as lost: of any part there are two.
     placed = max(len(stay) - size(len(stay)), len(displaced)) <= 1
     stops = {

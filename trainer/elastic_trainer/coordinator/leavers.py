@@ -80,7 +80,7 @@ def may_wait(state: State, agent: Agent, now: float, failed: str = "") -> bool:
 
 def waits_for_round(state: State, agent: Agent, now: float) -> bool:
     """Tell whether a leaver of no round is to wait for the next one."""
-    if state.phase not in (Phase.FORMING, Phase.RESTARTING):
+    if state.phase not in (Phase.ADOPTING, Phase.FORMING, Phase.RESTARTING):
         return False
     returns = (agent.expected and state.recovering) or agent.holds > 0
     comes = agent.live if agent.joined_at is not None else returns

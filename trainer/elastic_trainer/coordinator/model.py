@@ -213,7 +213,7 @@ class State:
     last_members: frozenset[str] = frozenset()
     """Members of the newest round."""
     promised: frozenset[str] = frozenset()
-    """Agents that a fence was told have a place in the next round."""
+    """Agents of the round that a fence was told have a place in the next one."""
     trained: frozenset[str] = frozenset()
     """Members of the newest round that made a step; none: this coordinator has seen none."""
     recovering: bool = False

@@ -322,9 +322,7 @@ def _form(draft: Draft, chosen: list[Agent], *, stepless: bool = False) -> None:
         watch=state.watch.begun(now),
         rounds=(*state.rounds, record)[-KEPT_ROUNDS:],
     )
-    if draft.state.agents.count(Trait.GIVES_STATE):
-        for agent in [one for one in draft.state.agents.values() if one.gives_state]:
-            draft.let_go(agent, "leaving; the round has no place for it")
+    draft.let_givers_go()
 
 
 def _give_shares(draft: Draft, chosen: list[Agent]) -> None:
@@ -350,6 +348,7 @@ def _settle_adopting(draft: Draft) -> None:
         return
     attached = draft.attached()
     draft.state = replace(state, phase=Phase.RUNNING)
+    draft.let_givers_go()
     if state.succeeded or any(agent.finished for agent in attached):
         draft.begin_completing()
         return

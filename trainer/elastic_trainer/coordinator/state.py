@@ -176,8 +176,7 @@ def _receive(draft: Draft, event: Received) -> None:
 
 
 def _hello(draft: Draft, hello: Hello) -> None:
-    state, now = draft.state, draft.now
-    pod_index = hello.pod_index
+    state, now, pod_index = draft.state, draft.now, hello.pod_index
     if pod_index < 0:
         known = hello.round.members if hello.round else ()
         mine = next((m.pod_index for m in known if m.agent == hello.agent), None)
@@ -314,11 +313,11 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
 
 
 def _linked(draft: Draft, agent: Agent, message: Linked) -> None:
+    recovers, pids, port = message.recovers, message.pids, message.feed_port
+    holds = max(agent.holds, message.round) if recovers else 0  # though its round be over by now
+    draft.put(agent := replace(agent, holds=holds, sharded=message.sharded or agent.sharded))
     if agent.attached and _round_number(draft.state) == message.round:
-        recovers, pids, feed_port = message.recovers, message.pids, message.feed_port
-        agent = replace(agent, linked=True, recovers=recovers, pids=pids, late=0)
-        sharded, holds = message.sharded or agent.sharded, message.round if recovers else 0
-        draft.put(replace(agent, feed_port=feed_port, holds=holds, sharded=sharded))
+        draft.put(replace(agent, linked=True, recovers=recovers, pids=pids, late=0, feed_port=port))
         last_run = max(draft.state.last_run, message.last_run)
         draft.state = replace(draft.state, last_run=last_run)
         tell_newcomers(draft)
@@ -385,6 +384,7 @@ def _committed(draft: Draft, agent: Agent, message: Committed) -> None:
 
 
 def _workers_failed(draft: Draft, agent: Agent, message: WorkersFailed) -> None:
+    draft.put(replace(agent, holds=0))
     if agent.attached and _round_number(draft.state) == message.round:
         draft.end_round(f"workers of worker {agent.pod_index} failed", failed=agent.agent)
 
