@@ -125,6 +125,7 @@ def some_come(state: State, now: float) -> bool:
     workers alone may have, and ask for a round later."""
     return not _is_over(state, now) and any(
         agent.holds > 0
+        and agent.node not in state.excluded
         and agent.joined_at is None
         and not agent.leaves_now
         and has_alone(state, agent)
@@ -132,13 +133,12 @@ def some_come(state: State, now: float) -> bool:
     )
 
 
-def left_out(state: State, chosen: Collection[Agent]) -> bool:
-    """Tell whether one that waits with a part of the state has no place in a round of these."""
+def left_out(state: State, chosen: Collection[Agent]) -> list[Agent]:
+    """Return who makes a round without a step before one of these, as one of them waits with a part
+    of the state, and has no place there; nobody where all have one."""
     names = {agent.agent for agent in chosen}
-    return any(
-        agent.agent not in names and agent.waiting and agent.live and holds_part(state, agent)
-        for agent in state.agents.values()
-    )
+    found = holders(state)
+    return found if any(a.agent not in names and holds_part(state, a) for a in found) else []
 
 
 def to_let_go(state: State, now: float) -> list[Agent]:

@@ -18,7 +18,6 @@ from elastic_trainer.coordinator.hang_check import end_if_hung
 from elastic_trainer.coordinator.joining import patience, start_up
 from elastic_trainer.coordinator.leavers import (
     has_alone,
-    holders,
     last_round,
     left_out,
     precedence,
@@ -108,7 +107,7 @@ def _settle_forming(draft: Draft) -> None:
     chosen = _choose(state, choose(), size)
     if awaits_check(draft, chosen):
         return
-    if left_out(state, chosen) and (all_ := holders(state)):
+    if all_ := left_out(state, chosen):
         if _enough_know(draft, all_):  # who has no place gives what it has to those who have one
             _form(draft, all_, stepless=True)
     elif _enough_know(draft, chosen):
