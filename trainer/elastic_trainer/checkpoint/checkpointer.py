@@ -593,7 +593,7 @@ class Checkpointer:
     def make_room(self) -> None:
         """Have memory for saves before the first one. Too little is said at the start, and is no
         reason not to train."""
-        problem = None
+        problem = f"rank {self._group.rank} has no shared memory" if self._memory is None else None
         # Asked for its state dict, a fresh optimizer of a sharded model makes a step.
         if self._memory is not None and (self.state.complete or not self.state.sharded):
             try:
@@ -602,7 +602,7 @@ class Checkpointer:
                 problem = str(error)
         if self.state.sharded:  # no rank's part is of use without the others'
             problem = next((one for one in self._group.gather(problem) if one), None)
-        if problem is not None:
+        if problem is not None and self._memory is not None:
             log.warning("saving to %s instead of to memory: %s", self.storage.location, problem)
             self._memory = None
 

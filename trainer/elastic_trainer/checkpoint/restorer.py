@@ -169,8 +169,9 @@ class Restorer:
             RuntimeError: a rank was lost, or the initial state is wanted and isn't there.
         """
         self._begin(memory)
-        if memory is not None and self._state.sharded:
-            memory.spread_as(self._state.layout(self._group.gather))
+        layout = self._state.layout(self._group.gather) if self._state.sharded else ""
+        if memory is not None:
+            memory.spread_as(layout)
         if self._link.diverged and live != NOTHING:
             log.warning(
                 "this rank's state of step %d was found to be another than the others': it takes "
@@ -207,8 +208,7 @@ class Restorer:
                 )
             if not found.loads:
                 break
-            nodes = [one.node for one in everyone]
-            found, content = self._read_split(found, nodes)
+            found, content = self._read_split(found, [one.node for one in everyone])
             outcome = self._load(found, available, content)
             outcomes = self._group.gather(replace(outcome, available=Available()))
             self._refuse_outcomes(found, outcomes)

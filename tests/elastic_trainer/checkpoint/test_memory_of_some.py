@@ -1,0 +1,76 @@
+"""A sharded state whose nodes haven't all shared memory goes to storage, on all ranks."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from tests.elastic_trainer.torch_process import TorchProcess
+
+pytestmark = pytest.mark.process
+
+SCRIPT = """
+import json, os, sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import TensorDataset
+
+from elastic_trainer import Checkpointer, ElasticDataset, WorkerLink
+from elastic_trainer.checkpoint.memory import Memory
+
+rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+torch.set_num_threads(1)
+store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
+samples = TensorDataset(torch.linspace(-1, 1, 48 * 6).reshape(48, 6))
+mine = folder / f"node-{rank}"
+mine.mkdir()
+began = []
+for world in ("first", "second"):
+    dist.init_process_group(
+        "gloo", store=dist.PrefixStore(world, store), rank=rank, world_size=2,
+        timeout=timedelta(seconds=20),
+    )
+    torch.manual_seed(rank)
+    model = torch.nn.Linear(6, 4)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    data = ElasticDataset(samples, batch_size=4, epochs=50)
+    memory = Memory(mine, WorkerLink(None), every_rank=True) if rank == 0 else None
+    checkpointer = Checkpointer(
+        folder / "commits", model=model, optimizer=optimizer, data=data, memory=memory, every=1,
+    )
+    began.append(data.steps)
+    for (inputs,) in data:
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        checkpointer.step()
+        if data.steps == began[-1] + 2:
+            break
+    dist.barrier()
+    dist.destroy_process_group()
+(folder / f"began-{rank}.json").write_text(json.dumps(began))
+os._exit(0)
+"""
+
+
+def test_all_save_to_storage_where_one_has_no_shared_memory(tmp_path: Path) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
+    processes = [TorchProcess(SCRIPT, rank, store.port, tmp_path) for rank in range(2)]
+    try:
+        outputs = ["".join(process.communicate(timeout=120)) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    began = [json.loads((tmp_path / f"began-{rank}.json").read_text()) for rank in range(2)]
+    assert began == [[0, 2], [0, 2]]
+    assert "rank 1 has no shared memory" in outputs[0]
