@@ -20,6 +20,7 @@ from elastic_trainer.coordinator.state import step
 from elastic_trainer.protocol.message import (
     AgentMessage,
     Dismissed,
+    Electorate,
     FenceReply,
     FenceStop,
     Heartbeat,
@@ -28,6 +29,7 @@ from elastic_trainer.protocol.message import (
     Leave,
     Linked,
     Round,
+    Taken,
     WorkersFailed,
 )
 from hypothesis import given, settings
@@ -146,6 +148,28 @@ def test_who_waits_with_a_part_while_a_round_is_adopted_takes_it_into_the_next_o
     job.pass_time(10.0)
     job.back(0, 1)
     assert job.members() == ["a0", "a1", "a2"]
+
+
+def test_electors_are_told_of_a_last_round_alone_while_others_wait() -> None:
+    """Told of another round at each word, they would agree to none."""
+    job = LoopJob(min_nodes=2, max_nodes=6)
+    for index in range(5):
+        job.say(f"a{index}", Hello(f"a{index}", index, f"10.0.0.{index}", port=7), Join(5000))
+    job.pass_time(0.5)
+    job.linking(0, 1, 2, 3, 4)
+    for index in (1, 2, 3, 4):
+        job.say(f"a{index}", WorkersFailed(1))
+    job.back(0)
+    job.pass_time(60.0)
+    job.say("a0", Leave(60.0))
+    told = job.last("a1", Electorate)
+    job.join(7)
+    job.back(7)
+    job.pass_time(1.0)
+    assert job.last("a1", Electorate) == told
+    for index in range(5):
+        job.say(f"a{index}", Taken(told.round))
+    assert job.members() == ["a0"] and job.stepless
 
 
 class Member(FakeAgent):

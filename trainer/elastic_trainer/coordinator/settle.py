@@ -74,8 +74,11 @@ def _settle_forming(draft: Draft) -> None:
     for agent in to_let_go(draft.state, draft.now):
         draft.let_go(agent, "leaving; there was no round in time to give away what it has")
     _prewarm(draft)
-    if (last := last_round(draft.state, draft.now)) and _agreed(draft, last):
-        _form(draft, last, stepless=True)
+    last = last_round(draft.state, draft.now)
+    # Whoever leaves may make one, too, where no other side can.
+    if last and not _missing(draft, draft.state.agents, {agent.agent for agent in last}):
+        if _enough_know(draft, last):  # else they are told, and of no other round meanwhile
+            _form(draft, last, stepless=True)
         return
     state, now = draft.state, draft.now
     size = state.settings.size(draft.count_ready())
@@ -112,12 +115,6 @@ def _settle_forming(draft: Draft) -> None:
             _form(draft, all_, stepless=True)
     elif _enough_know(draft, chosen):
         _form(draft, chosen)
-
-
-def _agreed(draft: Draft, last: list[Agent]) -> bool:
-    """Tell whether those who leave may make a round: no other side can make one, too."""
-    names = {agent.agent for agent in last}
-    return not _missing(draft, draft.state.agents, names) and _enough_know(draft, last)
 
 
 def _choose(state: State, agents: list[Agent], size: int) -> list[Agent]:
