@@ -26,6 +26,7 @@ from elastic_trainer.loop.round_member import PATIENCE_SECONDS
 from elastic_trainer.ranks.connection import Connections
 from elastic_trainer.ranks.process_group import ProcessGroup
 
+from tests.elastic_trainer.loop.devices import DEVICE, DEVICES, VARIABLE
 from tests.elastic_trainer.torchrun_job import Job, children, gone
 
 pytestmark = pytest.mark.process
@@ -43,10 +44,7 @@ folder = Path(sys.argv[1])
 torch.set_num_threads(1)
 torch.manual_seed(0)
 inputs = torch.randn({SAMPLES}, 8)
-device = os.environ.get("TEST_DEVICE", "cpu")
-if device == "cuda":  # each pod has its own, or shares one
-    device += f":{{int(os.environ['VOLCANO_ELASTIC_POD_INDEX']) % torch.cuda.device_count()}}"
-net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 1))
+{DEVICE}net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 1))
 net.to(device)
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 data = ElasticDataset(
@@ -76,11 +74,11 @@ if loop.rank == 0:
 """
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=DEVICES)
 def job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Job]:
-    monkeypatch.setenv("TEST_DEVICE", request.param)
+    monkeypatch.setenv(VARIABLE, request.param)
     job = Job(tmp_path, SCRIPT)
     yield job
     job.close()

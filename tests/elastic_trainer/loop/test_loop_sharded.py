@@ -15,6 +15,7 @@ from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.loop.loop import ElasticLoop
 from elastic_trainer.loop.making import make_sharded
 
+from tests.elastic_trainer.loop.devices import DEVICE, DEVICES, VARIABLE
 from tests.elastic_trainer.torch_process import TorchProcess
 from tests.elastic_trainer.torchrun_job import Job
 
@@ -24,20 +25,24 @@ SCRIPT = f"""
 import os, sys, time
 from pathlib import Path
 import torch
+from torch.distributed import get_world_size
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 from elastic_trainer import ElasticDataset, ElasticLoop
 
 folder = Path(sys.argv[1])
 torch.set_num_threads(1)
+{DEVICE}
 inputs = torch.linspace(-1, 1, {SAMPLES} * 8, dtype=torch.float64).reshape({SAMPLES}, 8)
 
 def make():
     global schedule
     net = torch.nn.Sequential(torch.nn.Linear(8, 17), torch.nn.Tanh(), torch.nn.Linear(17, 1))
-    net.double()
+    net.double().to(device)
+    mesh = init_device_mesh(torch.device(device).type, (get_world_size(),))
     for part in (net[0], net):
-        fully_shard(part)
+        fully_shard(part, mesh=mesh)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1000)
     return net, optimizer, {{"schedule": schedule}}
@@ -54,6 +59,7 @@ data = ElasticDataset(
 loop = ElasticLoop(folder / "commits", make=make, data=data, apply=apply, every=4)
 for x, y in loop:
     with loop.step():
+        x, y = x.to(device), y.to(device)
         (loop.weight * torch.nn.functional.mse_loss(loop.model(x), y)).backward()
         enough = torch.tensor(float((folder / "enough").exists()))
         torch.distributed.all_reduce(enough)  # so that all ranks end alike
@@ -64,8 +70,11 @@ for x, y in loop:
 """
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
+@pytest.fixture(params=DEVICES)
+def job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Job]:
+    monkeypatch.setenv(VARIABLE, request.param)
     job = Job(tmp_path, SCRIPT)
     yield job
     job.close()

@@ -13,6 +13,7 @@ import pytest
 from elastic_trainer.data.audit import verify
 from elastic_trainer.loop.state_feed import FOLLOW_VARIABLE
 
+from tests.elastic_trainer.loop.devices import DEVICE, DEVICES, VARIABLE
 from tests.elastic_trainer.torchrun_job import Job
 
 pytestmark = pytest.mark.process
@@ -32,9 +33,10 @@ folder = Path(sys.argv[1])
 torch.set_num_threads(1)
 torch.manual_seed(0)
 inputs = torch.randn({SAMPLES}, 8)
+{DEVICE}
 net = torch.nn.Sequential(
     torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 1)
-)
+).to(device)
 average = torch.optim.swa_utils.AveragedModel(net)
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10**5)
@@ -57,6 +59,7 @@ loop = ElasticLoop(
 )
 for x, y in loop:
     with loop.step():
+        x, y = x.to(device), y.to(device)
         (loop.weight * torch.nn.functional.mse_loss(loop.model(x), y)).backward()
         enough = torch.tensor(float((folder / "enough").exists()))
         torch.distributed.all_reduce(enough)  # so that all ranks end alike
@@ -73,8 +76,11 @@ for x, y in loop:
 """
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
+@pytest.fixture(params=DEVICES)
+def job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Job]:
+    monkeypatch.setenv(VARIABLE, request.param)
     job = Job(tmp_path, SCRIPT)
     yield job
     job.close()
