@@ -6,7 +6,13 @@
 Forward, backward and update of batches of 65,536 random ids in bags of 16, one thread, in rows (ids
 of a batch) a second of CPU time, each kind in turn for a batch, so that other load meets all alike.
 With fbgemm (torch 2.14, fbgemm-gpu-cpu 1.9) its CPU kernel, too, and with TorchRec (1.9) a plain
-EmbeddingBagCollection, in one process. Then the table is held by two, then three processes, then
+EmbeddingBagCollection, in one process; they don't load beside newer torch, so in an environment of
+their own, with --only updates:
+
+    uv venv build/peers && . build/peers/bin/activate
+    uv pip install -e trainer torch==2.14.1 torchrec==1.9.2 fbgemm-gpu-cpu==1.9.0
+
+Then the table is held by two, then three processes, then
 two again, over gloo on loopback: how long ranks stand still, and how many rows move beside the
 fewest that could; with --backup a second rank has a copy of each row. Then a parameter server gives
 half of the table to another in this process, without a network between, while it is asked for rows:
