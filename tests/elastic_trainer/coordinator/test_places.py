@@ -45,7 +45,7 @@ from tests.examples import examples
 def test_newcomers_take_no_place_of_who_goes_on_with_the_state(
     kind: type[LoopJob], breaks: bool
 ) -> None:
-    """Of whichever order they are: the state would stay behind with it."""
+    """The state would stay behind with it, whichever order they are in."""
     job = kind(min_nodes=1, max_nodes=2).training(2, 3)
     job.join(0, 1)
     job.back(0, 1)

@@ -44,7 +44,8 @@ folder = Path(sys.argv[1])
 torch.set_num_threads(1)
 torch.manual_seed(0)
 inputs = torch.randn({SAMPLES}, 8)
-{DEVICE}net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 1))
+{DEVICE}
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 1))
 net.to(device)
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 data = ElasticDataset(
