@@ -12,7 +12,7 @@ import pytest
 from elastic_trainer.inject import start
 from elastic_trainer.inject.carry import carry
 
-SUITS = ("torch-2.9.1+cu130", "numpy-2.1.0")
+SUITS = ("torch-2.14.1+cu130", "numpy-2.1.0")
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def test_what_does_not_suit_is_named(carried: Path, image: Path, tmp_path: Path)
     assert why(carried, image, (3, 10)) == "expected CPython of cp311, found cpython 3.10"
     assert why(carried, image, implementation="pypy").endswith("found pypy 3.11")
     assert why(carried, image, machine="aarch64") == "expected a machine of x86_64, found aarch64"
-    old = installed(tmp_path / "old", "torch-2.8.0", "numpy-2.1.0")
-    assert why(carried, old) == "expected torch 2.9, found torch 2.8"
-    bare = installed(tmp_path / "bare", "torch-2.10.0")
+    old = installed(tmp_path / "old", "torch-2.13.0", "numpy-2.1.0")
+    assert why(carried, old) == "expected torch 2.14, found torch 2.13"
+    bare = installed(tmp_path / "bare", "torch-2.15.0")
     assert why(carried, bare) == "expected numpy 2.0, found no numpy"
     installed(image, "protobuf-4.25.1")
     assert why(carried, image) == "the image's own protobuf 4.25 is older than 5.0"

@@ -22,7 +22,7 @@ _TOLD = "VOLCANO_ELASTIC_INJECTED"
 """The decision: `yes`, or why not. Child processes know it, and don't say it again."""
 _INSTEAD = "VOLCANO_ELASTIC_INSTEAD"
 """JSON: torchrun's variables by name, without the trainer; null removes one."""
-_NEEDED = (("torch", (2, 9)), ("numpy", (2, 0)))
+_NEEDED = (("torch", (2, 14)), ("numpy", (2, 0)))
 """The image's own, with their least versions."""
 _CARRIED = (
     ("grpcio", (1, 70)),
