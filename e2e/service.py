@@ -124,9 +124,15 @@ class Service:
         await self._client.create(AUTOSCALERS, {"metadata": meta, "spec": spec})
 
     async def tell_load(self) -> None:
-        """Tell each running pod's share of the load, again and again."""
+        """Tell each running pod's share of the load, again and again, and of no other pod, as a
+        metrics server does: the autoscaler takes the mean of all that are told."""
+        told: set[str] = set()
         while True:
             names = [p.name for p in self.pods.values() if p.running and not p.told]
+            for name in told.difference(names):
+                with suppress(NotFound):
+                    await self._client.delete(_METRICS, name, "default")
+            told = set(names)
             for name in names:
                 share = f"{self.load // len(names)}m"
                 body = {
