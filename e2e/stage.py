@@ -117,7 +117,7 @@ class Stage:
 
         async def told() -> bool:
             events = (await self.recorder.jobs.client.list(EVENTS))["items"]
-            about = [e for e in events if not name or e["involvedObject"]["name"] == name]
+            about = [e for e in events if not name or e["involvedObject"].get("name") == name]
             texts = [e["message"] for e in about if e["reason"] == reason]
             found[:] = [text for text in texts if all(word in text for word in words)]
             return bool(found)
