@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from tests.elastic_trainer.checkpoint.sealing import SEALING
 from tests.elastic_trainer.torch_process import TorchProcess
 
 SCRIPT = """
@@ -23,9 +24,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from torch.utils.data import TensorDataset
 
-from elastic_trainer import Checkpointer, WorkerLink
+from elastic_trainer import Checkpointer
 from elastic_trainer.checkpoint.memory import Memory
-from elastic_trainer.store.slot import Slot
 from elastic_trainer import ElasticDataset
 
 rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
@@ -34,17 +34,9 @@ store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seco
 values = torch.linspace(-1, 1, 64 * 6).reshape(64, 6)
 samples = TensorDataset(values, values.sum(1, keepdim=True))
 said = {}
-
-
-class Sealing(WorkerLink):
-    "An agent that verifies at once."
-
-    def __init__(self):
-        super().__init__(None)
-
-    def saved(self, path, *rest):
-        assert Slot(Path(path)).verify() is not None
-
+"""
+SCRIPT += SEALING
+SCRIPT += """
 
 def connect(name, world):
     dist.init_process_group(

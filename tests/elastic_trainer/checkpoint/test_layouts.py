@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from tests.elastic_trainer.checkpoint.sealing import SEALING
 from tests.elastic_trainer.torch_process import TorchProcess
 
 pytestmark = pytest.mark.process
@@ -26,10 +27,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
 from torch.utils.data import TensorDataset
 
-from elastic_trainer import Checkpointer, ElasticDataset, WorkerLink
+from elastic_trainer import Checkpointer, ElasticDataset
 from elastic_trainer.checkpoint import sharded
 from elastic_trainer.checkpoint.memory import Memory
-from elastic_trainer.store.slot import Slot
 
 sharded.Shards._store = lambda *_: False  # storage is down
 sharded.Shards.write = None  # and not waited for
@@ -39,17 +39,9 @@ store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seco
 samples = TensorDataset(torch.linspace(-1, 1, 48 * 6).reshape(48, 6))
 mine = folder / f"node-{rank}"
 said = {}
-
-
-class Sealing(WorkerLink):
-    "An agent that verifies at once."
-
-    def __init__(self):
-        super().__init__(None)
-
-    def saved(self, path, *rest):
-        assert Slot(Path(path)).verify() is not None
-
+"""
+SCRIPT += SEALING
+SCRIPT += """
 
 def train(name, world, steps=0, ranks=None, dim=0):
     "In a world of its own: what was restored, and what is there after `steps` more."

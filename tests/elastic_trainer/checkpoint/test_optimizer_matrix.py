@@ -23,6 +23,8 @@ from elastic_trainer.store.storage import Storage
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
 
+from tests.elastic_trainer.checkpoint.optimizers import names_but
+
 SAVED_AFTER, STEPS = 3, 7
 
 Make = Callable[[Any], torch.optim.Optimizer]
@@ -74,14 +76,7 @@ SPECIAL = {
     "Muon": "takes matrices only: below",
     "SparseAdam": "takes sparse gradients only: below",
 }
-OPTIMIZERS = sorted(
-    name
-    for name, kind in vars(torch.optim).items()
-    if inspect.isclass(kind)
-    and issubclass(kind, torch.optim.Optimizer)
-    and kind is not torch.optim.Optimizer
-    and name not in SPECIAL
-)
+OPTIMIZERS = names_but(SPECIAL)
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "SGD": [{"momentum": 0.9, "nesterov": True}],
     "Adam": [{"amsgrad": True}, {"lr": torch.tensor(0.01)}],

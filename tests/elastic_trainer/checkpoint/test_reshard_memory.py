@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from tests.elastic_trainer.checkpoint.sealing import SEALING
 from tests.elastic_trainer.torch_process import TorchProcess
 
 pytestmark = pytest.mark.process
@@ -25,7 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from torch.utils.data import TensorDataset
 
-from elastic_trainer import Checkpointer, ElasticDataset, WorkerLink
+from elastic_trainer import Checkpointer, ElasticDataset
 from elastic_trainer.checkpoint import sharded
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.store.slot import PAYLOAD, Slot
@@ -39,17 +40,9 @@ values = torch.linspace(-1, 1, 48 * 6).reshape(48, 6)
 samples = TensorDataset(values, values.sum(1, keepdim=True))
 mine = folder / f"node-{rank}"
 said = {}
-
-
-class Sealing(WorkerLink):
-    "An agent that verifies at once."
-
-    def __init__(self):
-        super().__init__(None)
-
-    def saved(self, path, *rest):
-        assert Slot(Path(path)).verify() is not None
-
+"""
+SCRIPT += SEALING
+SCRIPT += """
 
 def train(name, world, steps=0, mesh=None):
     "In a world of its own: what was restored, and what is there after `steps` more."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -16,19 +15,14 @@ from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import lay_out, read, read_parts
 from torch.distributed.fsdp import fully_shard
 
+from tests.elastic_trainer.checkpoint.optimizers import names_but
+
 SPECIAL = {
     "Adafactor": "torch can't step it on a sharded model",
     "LBFGS": "its step() needs a closure",
     "SparseAdam": "takes sparse gradients only",
 }
-OPTIMIZERS = sorted(
-    name
-    for name, kind in vars(torch.optim).items()
-    if inspect.isclass(kind)
-    and issubclass(kind, torch.optim.Optimizer)
-    and kind is not torch.optim.Optimizer
-    and name not in SPECIAL
-)
+OPTIMIZERS = names_but(SPECIAL)
 OPTIONS: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0.9},
     "Adam": {"amsgrad": True},
