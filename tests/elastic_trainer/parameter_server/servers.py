@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.row_optimizer import Adagrad
+from elastic_trainer.embeddings.split_tables import SplitTables
+from elastic_trainer.parameter_server.client import ServedTables
 from elastic_trainer.parameter_server.service import Service
 from elastic_trainer.parameter_server.wire import unpack
 from elastic_trainer.proto import parameter_server_pb2 as messages
@@ -117,6 +119,49 @@ class Servers:
     def close(self) -> None:
         for address in list(self.processes):
             self.end(address, signal.SIGKILL)
+
+
+ALL = torch.arange(2000)[:, None] * 10**12
+"""Ids of all rows that workers are compared by."""
+
+
+class Worker:
+    """Trains on servers, and on a table of its own process what is to come out."""
+
+    def __init__(self, servers: Servers) -> None:
+        self.served, self.own = embedding(admit_after=2), embedding(admit_after=2)
+        self.tables = ServedTables([self.served], servers.first, patience=120)
+        self.reference = SplitTables([self.own])
+        self.draw = np.random.default_rng(0)
+
+    def train(self, steps: int) -> None:
+        for _ in range(steps):
+            ids = batch(self.draw)
+            for module, tables in ((self.served, self.tables), (self.own, self.reference)):
+                module(ids).square().sum().backward()
+                tables.step()
+
+    def train_until(self, holders: int) -> None:
+        """Train until so many servers have even shares."""
+        deadline = time.monotonic() + 120
+        while True:
+            self.train(2)
+            owners = self.tables._servers.owner_of  # of what is just being handed over, nobody's
+            shares = [int(one) for one in np.bincount(owners[owners >= 0]) if one]
+            if len(shares) == holders and max(shares) - min(shares) <= 1:
+                return
+            assert time.monotonic() < deadline, shares
+            self.tables._servers.find_owners()
+
+    def rows(self) -> torch.Tensor:
+        """Return the servers' rows."""
+        with torch.no_grad():
+            found: torch.Tensor = self.served(ALL)
+            return found
+
+    def check(self) -> None:
+        with torch.no_grad():
+            assert torch.equal(self.rows(), self.own(ALL))
 
 
 class Direct:

@@ -26,11 +26,9 @@ from elastic_trainer.parameter_server.wire import pack
 from elastic_trainer.proto import parameter_server_pb2 as messages
 from elastic_trainer.proto.parameter_server_pb2_grpc import ParameterServerStub
 
-from tests.elastic_trainer.parameter_server.servers import Servers, batch, embedding
+from tests.elastic_trainer.parameter_server.servers import ALL, Servers, Worker, embedding
 
 pytestmark = pytest.mark.process
-
-ALL = torch.arange(2000)[:, None] * 10**12
 
 
 @pytest.fixture
@@ -38,39 +36,6 @@ def servers() -> Iterator[Servers]:
     servers = Servers()
     yield servers
     servers.close()
-
-
-class Worker:
-    """Trains on servers, and on a table of its own process what is to come out."""
-
-    def __init__(self, servers: Servers) -> None:
-        self.served, self.own = embedding(admit_after=2), embedding(admit_after=2)
-        self.tables = ServedTables([self.served], servers.first, patience=120)
-        self.reference = SplitTables([self.own])
-        self.draw = np.random.default_rng(0)
-
-    def train(self, steps: int) -> None:
-        for _ in range(steps):
-            ids = batch(self.draw)
-            for module, tables in ((self.served, self.tables), (self.own, self.reference)):
-                module(ids).square().sum().backward()
-                tables.step()
-
-    def train_until(self, holders: int) -> None:
-        """Train until so many servers have even shares."""
-        deadline = time.monotonic() + 120
-        while True:
-            self.train(2)
-            owners = self.tables._servers.owner_of  # of what is just being handed over, nobody's
-            shares = [int(one) for one in np.bincount(owners[owners >= 0]) if one]
-            if len(shares) == holders and max(shares) - min(shares) <= 1:
-                return
-            assert time.monotonic() < deadline, shares
-            self.tables._servers.find_owners()
-
-    def check(self) -> None:
-        with torch.no_grad():
-            assert torch.equal(self.served(ALL), self.own(ALL))
 
 
 def test_servers_come_and_go_while_a_worker_trains(servers: Servers) -> None:
@@ -189,19 +154,14 @@ def test_push_that_is_sent_twice_counts_once_and_nonsense_is_refused(servers: Se
         )
         return int(stub.Push(request).verdict)
 
-    def held() -> torch.Tensor:
-        with torch.no_grad():
-            found: torch.Tensor = worker.served(ALL)
-            return found
-
     some = ALL[:5, 0].tolist()
     sequence = worker.tables.clock + 2
     assert push(some, 5, sequence) == push(some, 5, sequence + 1) == messages.DONE
-    before = held()
+    before = worker.rows()
     assert push(some, 5, sequence + 1) == messages.DONE
-    assert torch.equal(held(), before)
+    assert torch.equal(worker.rows(), before)
     assert push(some, 5, sequence + 2) == messages.DONE
-    assert not torch.equal(held(), before)
+    assert not torch.equal(worker.rows(), before)
 
     for ids, rows in (([3, 3], 2), ([4, 3], 2), ([3], 2)):
         with pytest.raises(grpc.RpcError, match="ids for table 'items'"):

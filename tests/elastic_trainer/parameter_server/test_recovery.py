@@ -20,8 +20,7 @@ from elastic_trainer.parameter_server import known_servers
 from elastic_trainer.parameter_server.__main__ import EXIT_EPOCH
 from elastic_trainer.parameter_server.client import ServedTables, ServerError
 
-from tests.elastic_trainer.parameter_server.servers import Servers, embedding
-from tests.elastic_trainer.parameter_server.test_parameter_servers import ALL, Worker
+from tests.elastic_trainer.parameter_server.servers import ALL, Servers, Worker, embedding
 
 pytestmark = pytest.mark.process
 
