@@ -206,7 +206,12 @@ async def state(client: Client) -> dict[str, Any]:
         # Which pods hold the minimum depends on history; how many, not.
         one["protected"] = sum(p for _, _, p in one.get("pods", ()))
         one["pods"] = sorted((name, phase) for name, phase, _ in one.get("pods", ()))
-        one.setdefault("services", []).sort()
+        services = one.setdefault("services", [])
+        if one["state"] == ["Succeeded"]:
+            # What a job that ended keeps are the services that it had: a pod may end before the
+            # operator is back that would have made its service.
+            services[:] = {*services} - {name for name, _ in one["pods"]}
+        services.sort()
     return found | {"orphans": sorted(orphans)}
 
 
