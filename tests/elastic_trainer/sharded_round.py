@@ -38,6 +38,8 @@ GLOBAL_BATCH = 24
 SAMPLES = 96
 STEPS = 12
 """Steps of a whole training."""
+LATE = 5
+"""The step after which the late expert gets its first gradient."""
 POINTS = (
     "in a step",
     "stepped",
@@ -193,7 +195,9 @@ class Rank:
         # A node may have been lost after the last step, which was saved.
         for inputs, wanted in data if data.steps < STEPS else ():
             with data.micro_batch(model):
-                (data.weight * torch.nn.functional.mse_loss(model(inputs), wanted)).backward()
+                train_late(model, data.steps)
+                given = model(inputs, data.steps)
+                (data.weight * torch.nn.functional.mse_loss(given, wanted)).backward()
             if not data.last:
                 continue
             self.reach("in a step")
@@ -298,7 +302,8 @@ def train_alone(to: Path) -> None:
     """Train without shards, commits or peers, and save the tensors that it ends with."""
     (model, optimizer, extra), data = make_all(None), make_data()
     for inputs, wanted in data:
-        torch.nn.functional.mse_loss(model(inputs), wanted).backward()
+        train_late(model, data.steps)
+        torch.nn.functional.mse_loss(model(inputs, data.steps), wanted).backward()
         apply(model, optimizer, extra, data.steps + 1)
         data.applied()
         if data.steps == STEPS:
@@ -342,20 +347,42 @@ def apply(
         one.zero_grad()
 
 
-def make_model() -> torch.nn.Sequential:
+class Model(torch.nn.Module):
+    """Has an expert that no sample ever comes to, and one that is used later than the others, and
+    trained from then on: neither optimizer has a state of parameters without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(6, 13)
+        self.last = torch.nn.Linear(13, 1)
+        self.late = torch.nn.Linear(13, 1).requires_grad_(False)
+        self.unused = torch.nn.Linear(13, 1)
+
+    def forward(self, inputs: torch.Tensor, steps: int) -> torch.Tensor:
+        """Return what the model gives after so many steps."""
+        hidden = self.first(inputs).tanh()
+        given: torch.Tensor = self.last(hidden)
+        return given + self.late(hidden) if steps >= LATE else given
+
+
+def train_late(model: torch.nn.Module, steps: int) -> None:
+    """Have the late expert trained, if so many steps were made."""
+    for parameter in model.get_submodule("late").parameters():
+        parameter.requires_grad_(steps >= LATE)
+
+
+def make_model() -> Model:
     torch.manual_seed(1)
-    return torch.nn.Sequential(
-        torch.nn.Linear(6, 13), torch.nn.Tanh(), torch.nn.Linear(13, 1)
-    ).double()
+    return Model().double()
 
 
-def shard(model: torch.nn.Sequential, round_: Round) -> None:
+def shard(model: Model, round_: Round) -> None:
     """Divide a model among a round's ranks."""
     mesh = None
     if round_.shards:
         shape = (round_.world // round_.shards, round_.shards)
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replica", "shard"))
-    fully_shard(model[0], mesh=mesh)
+    fully_shard(model.first, mesh=mesh)
     fully_shard(model, mesh=mesh)
 
 

@@ -68,6 +68,7 @@ FORMATS: dict[str, Callable[[Net], object]] = {
     "transposed": transposed,
     "gaps": gaps,
     "tied": tied,
+    "without a gradient": lambda net: net.first.requires_grad_(False),
     "float16": lambda net: net.half(),
     "bfloat16": lambda net: net.bfloat16(),
 }

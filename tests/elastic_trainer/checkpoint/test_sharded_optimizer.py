@@ -32,14 +32,20 @@ Make = Callable[[Any], torch.optim.Optimizer]
 
 
 class Training:
-    """In a world of one."""
+    """In a world of one.
 
-    def __init__(self, make: Make) -> None:
+    Args:
+        make: makes the optimizer.
+        frozen: the last layer isn't trained.
+    """
+
+    def __init__(self, make: Make, *, frozen: bool = False) -> None:
         torch.manual_seed(0)
         self.net = torch.nn.Sequential(
             torch.nn.Linear(4, 4, bias=False), torch.nn.Tanh(), torch.nn.Linear(4, 4, bias=False)
         )
         fully_shard(self.net)
+        self.net[2].requires_grad_(not frozen)
         self.optimizer = make(self.net.parameters())
         self.stepped = 0
         self.optimizer.register_step_post_hook(self._count)
@@ -121,17 +127,18 @@ def test_every_optimizer_goes_on_without_a_step_of_nothing(
     assert again.values() == whole.values()
 
 
+class Sums(torch.optim.SGD):
+    """Keeps a row of each matrix' sums."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for one in (one for one in group["params"] if one.grad is not None):
+                held = self.state[one].setdefault("sums", one.new_zeros(1, one.shape[1]))
+                held.add_(one.detach()[:1])
+        return super().step(closure)
+
+
 def test_an_optimizer_whose_state_is_divided_otherwise_makes_torchs_step() -> None:
-    class Sums(torch.optim.SGD):
-        """Keeps a row of each matrix' sums."""
-
-        def step(self, closure: Any = None) -> Any:
-            for group in self.param_groups:
-                for one in group["params"]:
-                    held = self.state[one].setdefault("sums", one.new_zeros(1, one.shape[1]))
-                    held.add_(one.detach()[:1])
-            return super().step(closure)
-
     whole, again = Training(Sums), Training(Sums)
     whole.train(0, 3)
     load(again, whole.saved())
@@ -146,11 +153,51 @@ def test_another_optimizers_state_is_refused() -> None:
         load(Training(lambda p: torch.optim.SGD(p, momentum=0.9)), whole.saved())
 
 
-def test_a_state_that_fits_not_leaves_an_optimizer_without_one() -> None:
-    whole, other = Training(torch.optim.Adam), Training(torch.optim.Adam)
+def test_another_optimizers_groups_are_refused_and_leave_it_without_a_state() -> None:
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.Adam([{"params": [one]} for one in parameters])
+
+    whole, other = Training(torch.optim.Adam), Training(make)
     whole.train(0, 1)
-    state = read(*whole.saved(), other.state.meshes)
-    del state["optimizer"]["state"]["0.weight"]
-    with pytest.raises(RuntimeError, match=r"Missing optimizer state for parameter '0\.weight'"):
-        other.state.give(state)
+    with pytest.raises(MismatchError, match=r"no parameter group of 0\.weight: expected one for"):
+        give(other, whole.saved())
     assert not other.state.complete
+
+
+def test_a_fresh_optimizer_is_saved_without_a_step_and_without_a_state() -> None:
+    fresh, again = Training(torch.optim.Adam), Training(torch.optim.Adam)
+    load(again, fresh.saved())
+    assert fresh.stepped == again.stepped == 0
+    assert not (fresh.state.complete or again.state.complete)
+
+
+@pytest.mark.parametrize("restore", [load, give])
+def test_what_never_had_a_gradient_stays_without_a_state(
+    restore: Callable[[Training, tuple[bytes, memoryview]], None],
+) -> None:
+    whole, again = Training(torch.optim.Adam, frozen=True), Training(torch.optim.Adam)
+    whole.train(0, 3)
+    restore(again, whole.saved())
+    assert len(again.optimizer.state) == 1
+    for one in (whole, again):
+        one.net[2].requires_grad_(True)
+        one.train(3, 6)
+    assert again.values() == whole.values()
+
+
+@pytest.mark.parametrize("restore", [load, give])
+def test_what_is_frozen_when_it_is_made_gets_the_state_it_was_trained_to(
+    restore: Callable[[Training, tuple[bytes, memoryview]], None],
+) -> None:
+    whole, again = Training(torch.optim.Adam), Training(torch.optim.Adam, frozen=True)
+    whole.train(0, 3)
+    restore(again, whole.saved())
+    assert again.values() == whole.values()
+
+
+def test_torchs_step_makes_a_state_of_no_more_than_was_saved() -> None:
+    whole, again = Training(Sums, frozen=True), Training(Sums)
+    whole.train(0, 3)
+    load(again, whole.saved())
+    assert again.stepped
+    assert again.values() == whole.values()

@@ -594,7 +594,7 @@ class Checkpointer:
         """Have memory for saves before the first one. Too little is said at the start, and is no
         reason not to train."""
         problem = f"rank {self._group.rank} has no shared memory" if self._memory is None else None
-        # Asked for its state dict, a fresh optimizer of a sharded model makes a step.
+        # Asked for its state, a sharded model's fresh optimizer that isn't torch's makes a step.
         if self._memory is not None and (self.state.complete or not self.state.sharded):
             try:
                 self._memory.prepare(lay_out(self._captured()))

@@ -96,6 +96,16 @@ def read_index(content: bytes) -> Metadata:
     return found
 
 
+def stated_parameters(index: Metadata) -> frozenset[str] | None:
+    """Return the parameters that a commit has an optimizer's state of; None where its index doesn't
+    say what its names are made of."""
+    ways = index.planner_data
+    if not isinstance(ways, dict):
+        return None
+    start = ("optimizer", "state")
+    return frozenset(str(way[2]) for way in ways.values() if tuple(way[:2]) == start)
+
+
 def reader(place: str, index: Metadata, calls: Calls) -> Any:
     """Return DCP's reader of the folder or URL `place`, that takes the index as given; `calls` are
     those to a folder's file system."""

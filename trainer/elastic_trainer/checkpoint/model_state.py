@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import torch
 import xxhash
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
-    get_optimizer_state_dict,
     set_model_state_dict,
 )
 from torch.distributed.device_mesh import DeviceMesh
@@ -36,7 +35,14 @@ from elastic_trainer.checkpoint.sharded_extra import (
     join,
     take_apart,
 )
-from elastic_trainer.checkpoint.sharded_optimizer import empty_state, load_optimizer
+from elastic_trainer.checkpoint.sharded_optimizer import (
+    NotedState,
+    OptimizerMismatchError,
+    empty_state,
+    load_optimizer,
+    stepped_state,
+    take_state,
+)
 from elastic_trainer.checkpoint.state_value import from_plain, own, to_plain
 from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.store.blob import MeshKey, mesh_key
@@ -48,6 +54,7 @@ DIGESTS_VARIABLE = "VOLCANO_ELASTIC_DIGESTS"
 """0: states of ranks are not compared, as where their arithmetic differs."""
 SHOWN = 5
 """Differences that a message lists."""
+_OTHERS = "Restore the script that wrote it, or start in a new folder"
 
 
 class MismatchError(ValueError):
@@ -139,7 +146,7 @@ class ModelState:
         if self.sharded:
             # By parameter names, which another world knows too, where torch has numbers.
             model = get_model_state_dict(self.model)
-            optimizer = get_optimizer_state_dict(self.model, self.optimizer)
+            optimizer = take_state(self.model, self.optimizer)
         else:
             model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
         state = {
@@ -189,7 +196,10 @@ class ModelState:
             optimizer = state["optimizer"]
             if owned:
                 optimizer, kept = take_apart(optimizer)
-            load_optimizer(self.model, self.optimizer, join(from_plain(optimizer), kept))
+            try:
+                load_optimizer(self.model, self.optimizer, join(from_plain(optimizer), kept))
+            except OptimizerMismatchError as error:
+                raise MismatchError(f"{error}. {_OTHERS}") from None
         else:
             self.model.load_state_dict(model)
             _load_optimizer(self.optimizer, state["optimizer"])
@@ -261,20 +271,33 @@ class ModelState:
         _refuse("the model", _shapes(get_model_state_dict(self.model)), described)
 
     def targets(
-        self, noted: Mapping[str, Any] | None, described: Mapping[str, Described]
+        self,
+        noted: NotedState | None = None,
+        groups: Any = None,
+        names: Collection[str] | None = None,
     ) -> dict[str, Any]:
         """Return model and optimizer of a state, as `take`, to load its sharded tensors into; the
         optimizer's may be new ones, which it is yet to be given.
 
         Args:
-            noted: the optimizer's saved state, see sharded_optimizer.py.
-            described: by name, its sharded tensors.
+            noted, groups: the optimizer's saved state and its `param_groups`, where they are known,
+                see sharded_optimizer.py.
+            names: else, the parameters that it has a state of; None: of all, perhaps.
+
+        Raises:
+            MismatchError: it is another optimizer's.
         """
         model = to_plain(get_model_state_dict(self.model))
         optimizer = None
         if noted is not None:
-            optimizer = empty_state(self.model, self.optimizer, noted, model, described)
-        return self.take() if optimizer is None else {"model": model, "optimizer": optimizer}
+            optimizer = empty_state(self.model, self.optimizer, noted, groups, model)
+            names = noted.values.keys()
+        if optimizer is None:
+            try:
+                optimizer = to_plain(stepped_state(self.model, self.optimizer, names))
+            except OptimizerMismatchError as error:
+                raise MismatchError(f"{error}. {_OTHERS}") from None
+        return {"model": model, "optimizer": optimizer}
 
     def extra_targets(
         self, noted: Mapping[str, Any], described: Mapping[str, Described]
@@ -291,9 +314,7 @@ class ModelState:
         try:
             return empty_targets(noted, self.extra, described)
         except ExtraMismatchError as error:
-            raise MismatchError(
-                f"{error}. Restore the script that wrote it, or start in a new folder"
-            ) from None
+            raise MismatchError(f"{error}. {_OTHERS}") from None
 
     def _compare(self, state: Mapping[str, Any]) -> None:
         if not self.sharded:  # else it was done before it was read
@@ -457,6 +478,5 @@ def _refuse(what: str, expected: Mapping[str, str], found: Mapping[str, str]) ->
         more = len(differences) - SHOWN
         raise MismatchError(
             f"the checkpoint doesn't fit {what}: {'; '.join(differences[:SHOWN])}"
-            f"{f'; and {more} more' if more > 0 else ''}. Restore the script that wrote it, or "
-            "start in a new folder"
+            f"{f'; and {more} more' if more > 0 else ''}. {_OTHERS}"
         )

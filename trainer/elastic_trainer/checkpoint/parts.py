@@ -22,14 +22,14 @@ from elastic_trainer.checkpoint.reshard import (
     shard_box,
 )
 from elastic_trainer.checkpoint.sharded_extra import Described, join, take_apart
-from elastic_trainer.checkpoint.sharded_optimizer import note_shards
+from elastic_trainer.checkpoint.sharded_optimizer import NotedState, join_noted, note_shards
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import ShardPart, encode_placement
 from elastic_trainer.store.slot import SlotError
 
 _SHARDED = ("model", "optimizer")
 """Parts of a state that hold DTensors; of the others `extra` may."""
-_OPTIMIZER = "optimizer"
+_STATE = "optimizer.state"
 _EXTRA = "extra"
 
 
@@ -56,8 +56,9 @@ class _Rest:
     kinds: dict[str, Described]
     """By the name of what is sharded."""
     model: dict[str, Described]
-    optimizer: dict[str, Any] | None
-    """See `note_shards`."""
+    optimizer: NotedState
+    groups: Any
+    """The optimizer's."""
 
 
 def load_parts(
@@ -96,15 +97,21 @@ def load_parts(
     rest = group.from_rank(holders[first], _take_rest(parts[first]) if first in parts else None)
     assert rest is not None
     state.compare_model(rest.model)
-    whole = state.targets(rest.optimizer, _under(_OPTIMIZER, rest.kinds))
+    noted = _note_all(rest.optimizer, parts, group)
+    kinds = rest.kinds | {
+        f"{_STATE}.{name}.{key}": kind
+        for name, of_parameter in noted.kinds.items()
+        for key, kind in of_parameter.items()
+    }
+    whole = state.targets(noted, rest.groups)
     wanted = {name: leaf for name, leaf in _leaves(whole) if isinstance(leaf, DTensor)}
-    targets = state.extra_targets(rest.others[_EXTRA], _under(_EXTRA, rest.kinds))
+    targets = state.extra_targets(rest.others[_EXTRA], _under(_EXTRA, kinds))
     wanted |= {f"{_EXTRA}.{name}": target for name, target in targets.items()}
     for name, leaf in wanted.items():
-        if rest.kinds.get(name) != (tuple(leaf.shape), leaf.dtype):
+        if kinds.get(name) != (tuple(leaf.shape), leaf.dtype):
             raise MismatchError(
                 f"{name}: expected {leaf.dtype} of shape {tuple(leaf.shape)}, found "
-                f"{rest.kinds.get(name, 'none')}"
+                f"{kinds.get(name, 'none')}"
             )
     locals_ = {owner: _parts(part) for owner, part in parts.items()}
     said = group.gather(
@@ -114,8 +121,13 @@ def load_parts(
         )
     )
     held = {owner: boxes for _, of_rank in said for owner, boxes in of_rank.items()}
+    # A parameter that had no gradient yet in some of the parts has no state there.
+    everywhere = set.intersection(*(set(boxes) for boxes in held.values()))
+    partial = {name for name in wanted.keys() - everywhere if name.startswith(f"{_STATE}.")}
+    for name in partial:
+        wanted[name].to_local().zero_()
     try:
-        moves = plan_moves([boxes for boxes, _ in said], held, holders)
+        moves = plan_moves([boxes for boxes, _ in said], held, holders, partial)
     except UncoveredError as error:
         raise SlotError(str(error)) from None
 
@@ -127,7 +139,8 @@ def load_parts(
         messages.flush()
 
     messages.run(give_and_take, group.over or (lambda: False))
-    loaded = {key: _replace_values(whole[key], key, rest.values) for key in _SHARDED}
+    values = dict(_walk(_STATE, noted.values)) | rest.values
+    loaded = {key: _replace_values(whole[key], key, values) for key in _SHARDED}
     extra = join(rest.others[_EXTRA], targets)
     state.give({**loaded, **rest.others, _EXTRA: extra}, owned=True)
     if group.rank == first == 0:
@@ -198,7 +211,19 @@ def _take_rest(part: dict[str, Any]) -> _Rest:
     others = {key: value for key, value in part.items() if key not in _SHARDED}
     others[_EXTRA], _ = take_apart(part[_EXTRA])
     kinds = {name: (shard.shape, shard.local.dtype) for name, shard in _parts(part).items()}
-    return _Rest(values, others, kinds, model, note_shards(part))
+    noted = note_shards(part, part["optimizer"]["state"])
+    return _Rest(values, others, kinds, model, noted, part["optimizer"]["param_groups"])
+
+
+def _note_all(
+    first: NotedState, parts: Mapping[int, Mapping[str, Any]], group: ProcessGroup
+) -> NotedState:
+    """Return the first part's, and on all ranks what other parts have a state of beside."""
+    others = [
+        note_shards(part, part["optimizer"]["state"].keys() - first.values.keys())
+        for _, part in sorted(parts.items())
+    ]
+    return join_noted([first, *group.gather(join_noted(others))])
 
 
 def _parts(state: Mapping[str, Any]) -> dict[str, ShardPart]:

@@ -5,7 +5,7 @@ A box is a rectangle of a tensor: by dimension, where it begins and ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 Box = tuple[tuple[int, int], ...]
@@ -66,7 +66,10 @@ def intersect(one: Box, other: Box) -> Box | None:
 
 
 def plan_moves(
-    wanted: Sequence[Boxes], held: Mapping[int, Boxes], holders: Mapping[int, int]
+    wanted: Sequence[Boxes],
+    held: Mapping[int, Boxes],
+    holders: Mapping[int, int],
+    partial: Collection[str] = (),
 ) -> list[Move]:
     """Return the moves that give every rank what it wants, in an order that all ranks follow.
 
@@ -75,6 +78,8 @@ def plan_moves(
         held: by rank of the earlier one, of those whose part is there. Boxes of one tensor are
             equal or apart.
         holders: by rank of the earlier world, the rank that has its part now.
+        partial: tensors that some of the earlier ranks had no part of: what nobody had is of no
+            move.
 
     Raises:
         UncoveredError: somebody wants what no part has.
@@ -83,12 +88,18 @@ def plan_moves(
         move
         for taker, boxes in enumerate(wanted)
         for name, box in boxes.items()
-        for move in _cover(name, box, held, holders, taker)
+        for move in _cover(name, box, held, holders, taker, whole=name not in partial)
     ]
 
 
 def _cover(
-    name: str, box: Box, held: Mapping[int, Boxes], holders: Mapping[int, int], taker: int
+    name: str,
+    box: Box,
+    held: Mapping[int, Boxes],
+    holders: Mapping[int, int],
+    taker: int,
+    *,
+    whole: bool,
 ) -> Iterator[Move]:
     owners: dict[Box, int] = {}
     for owner, boxes in sorted(held.items()):
@@ -101,7 +112,7 @@ def _cover(
         if len(found) == len(box) and (shared := intersect(box, found)) is not None:
             lacking -= _volume(shared)
             yield Move(name, shared, owner, holders[owner], taker)
-    if lacking:
+    if lacking and whole:
         raise UncoveredError(
             f"{name}: expected the earlier parts to hold {box}, found {sorted(owners)}"
         )

@@ -561,7 +561,7 @@ class Restorer:
             giver, takers = mates[0], [rank for rank in takers if rank in mates]
         relay = arrange_chain(giver, takers, nodes).get(self._group.rank)
         if relay is None or (relay.source is None and relay.next is None):
-            # Asked for its state, a fresh optimizer of a sharded model makes a step of nothing.
+            # Asked for its state, a sharded model's fresh optimizer that isn't torch's would step.
             return
         if relay.source is None:
             give(self._state.take(), relay, self._link.transferred, lambda: self._link.over)

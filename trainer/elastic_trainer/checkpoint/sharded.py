@@ -25,13 +25,19 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic_trainer.checkpoint.dcp_files import AnsweringFileSystem
-from elastic_trainer.checkpoint.dcp_reader import PlainPlanner, read_index, reader
+from elastic_trainer.checkpoint.dcp_reader import (
+    PlainPlanner,
+    read_index,
+    reader,
+    stated_parameters,
+)
 from elastic_trainer.checkpoint.lockstep import Peers
 from elastic_trainer.checkpoint.mirror import Mirror
 from elastic_trainer.checkpoint.model_state import ModelState
 from elastic_trainer.checkpoint.recovery import Identity
 from elastic_trainer.checkpoint.renewal import BackgroundWork
 from elastic_trainer.checkpoint.sharded_extra import join, take_apart
+from elastic_trainer.checkpoint.sharded_optimizer import even_out
 from elastic_trainer.ranks.process_group import ProcessGroup, control_group
 from elastic_trainer.retry import describe
 from elastic_trainer.store.answer import SilenceError
@@ -224,7 +230,7 @@ class Shards:
         ranks = peers or ProcessGroup.current()
         rank = dist.get_rank()
         rest, shards = take_apart(state["extra"])
-        parts = {"model": state["model"], "optimizer": state["optimizer"]}
+        parts = {"model": state["model"], "optimizer": even_out(state, ranks.gather)}
         written: str | None = None
         problem: StorageError | None = None
         if rank == 0:
@@ -320,8 +326,7 @@ class Shards:
                 if name.startswith("extra.") and isinstance(found, TensorStorageMetadata)
             },
         )
-        state = self._state.take()
-        wanted = {"model": state["model"], "optimizer": state["optimizer"]}
+        wanted = self._state.targets(names=stated_parameters(metadata))
         if targets:
             wanted["extra"] = targets
         with _told(f"step {commit.step} can't be read") as told:
