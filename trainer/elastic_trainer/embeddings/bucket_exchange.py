@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,13 +86,17 @@ def swap_buckets(
     shapes = [(len(givers), len(some)) for some in comes]
     received, rounds, most_said = _swap_counts(sent, shapes, max(map(len, out)), said)
     came = [np.concatenate(of) for of in zip(*received, strict=True)]
-    try:
+
+    def reserve() -> None:
         for rows, of in zip(takers, came, strict=True):
             rows.reserve(which, of)
+
+    try:
         _swap_pieces(
             out,
             [_pieces(takers, some, of, most) for some, of in zip(comes, received, strict=True)],
             rounds,
+            reserve,
         )
         for rows, of in zip(takers, came, strict=True):
             rows.hold(which, of)
@@ -143,11 +147,15 @@ def _pieces(stores: Sequence[BucketRows], some: Sequence[int], counts: Counts, m
     return pieces
 
 
-def _swap_pieces(goes: Sequence[Pieces], comes: Sequence[Pieces], rounds: int) -> None:
+def _swap_pieces(
+    goes: Sequence[Pieces], comes: Sequence[Pieces], rounds: int, reserve: Callable[[], None]
+) -> None:
     """Send each rank its pieces, one at a time, and take what comes while the next ones do.
 
     Args:
         rounds: the most pieces that any rank sends to another.
+        reserve: has room for all that comes. It is called once the first pieces are on their way,
+            as taking the memory takes about as long as they do.
     """
     before: tuple[list[_Segment], torch.Tensor] | None = None
     for number in range(rounds):
@@ -159,7 +167,9 @@ def _swap_pieces(goes: Sequence[Pieces], comes: Sequence[Pieces], rounds: int) -
         given, taken = (torch.empty(sum(sizes), dtype=torch.uint8) for sizes in (sent, received))
         _write([one for some in out for one in some], given)
         work: Any = dist.all_to_all_single(taken, given, received, sent, async_op=True)
-        if before is not None:
+        if before is None:
+            reserve()
+        else:
             _read(*before)
         work.wait()
         before = [one for some in into for one in some], taken
