@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from elastic_trainer.embeddings.hashing import BUCKETS, buckets
 from elastic_trainer.embeddings.owner_map import (
+    FREEZE_SECONDS,
     NOBODY,
+    WORTH_STEPS,
     OwnerMap,
     assign,
     assign_to,
@@ -174,13 +176,55 @@ def test_no_bucket_loses_a_holder_on_the_way_to_another_map(
     assert (path[-1].owners, path[-1].keepers) == (after.owners, after.keepers)
 
 
-@given(st.integers(0, 500), st.floats(0.001, 3), st.floats(0.001, 0.1), st.floats(1, 10))
+LATE = 3.0
+STEPS = st.floats(0.001, 3)
+
+
+def taken(left: int, count: int, step: float, part: float) -> float:
+    """Return the seconds in which all parts have moved, so many after each step."""
+    return left * part + (-(-left // count) - 1) * step
+
+
+@given(st.integers(1, 500), STEPS, st.floats(0.001, 0.2), st.floats(-5, 10))
+def test_a_step_waits_longer_than_it_should_only_where_all_would_else_be_late(
+    left: int, step: float, part: float, seconds: float
+) -> None:
+    count = parts_after_a_step(left, step, part, seconds, LATE)
+    assert 1 <= count <= left
+    if count > 1 and count * part > FREEZE_SECONDS:
+        assert taken(left, count - 1, step, part) > seconds + LATE - 1e-6
+        assert count * part <= WORTH_STEPS * step + 1e-6
+
+
+@given(st.integers(0, 500), STEPS, st.floats(0.001, 0.2), st.floats(1, 10))
 def test_all_parts_go_in_the_time_there_is_and_steps_between_them(
     parts: int, step: float, part: float, seconds: float
 ) -> None:
-    now, left = 0.0, parts
+    now, left, known = 0.0, parts, None
     while left:
-        count = parts_after_a_step(left, step, part, seconds - now, 5.0)
+        count = parts_after_a_step(left, step, known, seconds - now, LATE)
         assert 1 <= count <= left
-        left, now = left - count, now + step + count * part
-    assert now <= 1.5 * max(seconds, 2 * parts * part) + 2 * step + part
+        left, now, known = left - count, now + step + count * part, part
+    assert now <= max(seconds + LATE, (1 + 2 / WORTH_STEPS) * parts * part) + 2 * step + part
+
+
+@given(st.integers(20, 150), st.floats(0.001, 0.05), st.floats(1, 8), st.data())
+def test_a_first_part_that_took_long_has_no_others_move_at_once(
+    parts: int, step: float, times: float, data: st.DataObject
+) -> None:
+    """The first one finds memory that was never touched, and may meet another process's load."""
+    usual = data.draw(st.floats(0.01, 0.03))
+    now, left, spent = 0.0, parts, 0.0
+    while left:
+        moved = parts - left
+        known = spent / moved if moved else None
+        count = parts_after_a_step(left, step, known, 5.0 - now, LATE)
+        seconds = count * usual * (1 if moved else times)
+        assert not moved or seconds <= max(FREEZE_SECONDS, usual, WORTH_STEPS * step)
+        left, spent, now = left - count, spent + seconds, now + seconds + step
+    assert now <= 5.0 + LATE + step
+
+
+def test_another_step_that_would_take_too_long_for_who_leaves_is_not_waited_for() -> None:
+    assert parts_after_a_step(7, 5.0, None, 5.0, LATE) == 7
+    assert parts_after_a_step(7, 4.9, None, 5.0, LATE) == 1

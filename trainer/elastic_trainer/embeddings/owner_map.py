@@ -15,6 +15,10 @@ from elastic_trainer.embeddings.hashing import BUCKETS
 
 NOBODY = -1
 """The owner of a bucket whose holder is gone."""
+FREEZE_SECONDS = 0.05
+"""In which parts are moved between two steps, where there is time for more steps."""
+WORTH_STEPS = 10
+"""So many steps take as long as parts between two of them, at the most."""
 
 
 @dataclass(frozen=True)
@@ -268,24 +272,35 @@ def _between(
 
 
 def parts_after_a_step(
-    left: int, step_seconds: float, part_seconds: float, seconds: float, late_seconds: float
+    left: int,
+    step_seconds: float,
+    part_seconds: float | None,
+    seconds: float,
+    late_seconds: float,
 ) -> int:
-    """Return how many of the parts that are left to move after a step, one at least, so that all
-    have moved in so many seconds. Where these don't do, parts take as long as the step did; where
-    that wouldn't do in time, all go.
+    """Return how many of the parts that are left to move after a step, one at least.
+
+    As many as have all moved in `seconds`, if that is within FREEZE_SECONDS; more only where all
+    wouldn't have moved `late_seconds` after that. Nor do those take longer than WORTH_STEPS steps:
+    where they are too late anyway, steps make them little later, and parts that took long for once
+    don't have all others move at once.
 
     Args:
         step_seconds: what the last step took.
-        part_seconds: what a part took lately.
+        part_seconds: what a part took so far, in the mean; None: none has moved yet.
         seconds: may be negative.
         late_seconds: how much later they may have moved at the latest.
     """
-    steps_take = seconds - left * part_seconds
-    in_turn = 2 * left * part_seconds
-    if steps_take > step_seconds:
-        count = left * step_seconds / steps_take
-    elif 0 < in_turn < seconds + late_seconds:
-        count = step_seconds / part_seconds
-    else:
-        count = left
-    return max(1, min(left, math.ceil(count)))
+    if part_seconds is None:  # unless another step may be too long for who leaves
+        return 1 if step_seconds < seconds else max(1, left)
+
+    def within(time: float) -> int:
+        return max(1, math.floor(time / part_seconds))
+
+    def in_time(time: float) -> int:
+        steps = (time - left * part_seconds) / max(step_seconds, 1e-9)
+        return math.ceil(left / (1 + math.floor(steps))) if steps >= 0 else left
+
+    wanted = min(in_time(seconds), within(FREEZE_SECONDS))
+    needed = min(in_time(seconds + late_seconds), within(WORTH_STEPS * step_seconds))
+    return max(1, wanted, needed)

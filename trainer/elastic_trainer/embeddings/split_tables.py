@@ -56,6 +56,9 @@ PIECE_BYTES = 8 << 20
 """Bytes of buckets that a rank gives or takes between two steps."""
 LEAVE_SECONDS = 5.0
 """In which ranks that leave give their buckets away, while training goes on."""
+LATEST = 0.6
+"""How much later they may have, in that time. So a fifth is left of what the coordinator keeps for
+a leaver's last round, for the fence and a commit."""
 
 
 class SplitTables:
@@ -122,11 +125,13 @@ class SplitTables:
         """When the first of them is to have given all away."""
         grace = float(os.environ.get(GRACE_VARIABLE) or GRACE_SECONDS)
         self._leave_seconds = min(LEAVE_SECONDS, grace / 6)
-        """How long they may take for it, where parts go between steps."""
+        """How long they take for it, where that stops no step for long."""
         self._stepped_since = 0.0
         """When what is moved between two steps had moved last: the next step began."""
-        self._part_seconds = 0.0
-        """How long a part of theirs took then."""
+        self._leave_parts = 0
+        """How many parts of theirs have moved."""
+        self._leave_parts_seconds = 0.0
+        """How long these took."""
 
     # ---- a loop of one's own
 
@@ -252,31 +257,29 @@ class SplitTables:
             return True
         now = time.monotonic()
         step_seconds = now - self._stepped_since
-        if first := not any(self._leaving):
+        if not any(self._leaving):
             self._gone_by = now + self._leave_seconds
+            self._leave_parts, self._leave_parts_seconds = 0, 0.0
         if tuple(leaving) != self._leaving:
             # From where the rows are now, which may be with who begins to leave as well.
             self._leaving = tuple(leaving)
             self._left = self._pieces(self._embeddings[0].owners, self._without(leaving))
-        if not first:
-            parts = parts_after_a_step(
-                len(self._left),
-                step_seconds,
-                self._part_seconds,
-                self._gone_by - now,
-                self._leave_seconds,
-            )
-        elif step_seconds < self._leave_seconds:
-            parts = 1
-        else:  # another step may be too long for who leaves
-            parts = max(1, len(self._left))
+        moved = self._leave_parts
+        parts = parts_after_a_step(
+            len(self._left),
+            step_seconds,
+            self._leave_parts_seconds / moved if moved else None,
+            self._gone_by - now,
+            LATEST * self._leave_seconds,
+        )
         began = time.monotonic()
         # The ranks' clocks differ: as many as any of them says, which goes along with the first.
         parts = self._move_part(parts)
         for _ in range(parts - 1):
             self.move_on()
         self._stepped_since = time.monotonic()
-        self._part_seconds = (self._stepped_since - began) / parts
+        self._leave_parts += parts
+        self._leave_parts_seconds += self._stepped_since - began
         return not self._left
 
     def _without(self, leaving: Sequence[bool]) -> OwnerMap:
