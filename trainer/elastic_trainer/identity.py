@@ -38,6 +38,8 @@ SUCCESSION_VARIABLE = "VOLCANO_ELASTIC_SUCCESSION"
 Agents that are told 0 take part all the same while others of the job do."""
 
 DEFAULT_PORT = 23456
+UNNAMED = "none"
+"""The job where there is neither JOB_VARIABLE nor --rdzv-id: what torchrun says then."""
 
 _Number = TypeVar("_Number", int, float)
 
@@ -78,6 +80,9 @@ class Identity:
     """Where some of the job's agents say who hosts the coordinator."""
     commits: tuple[NewestCommit, ...] = ()
     """Commits of this job, heard of before this pod was made."""
+    program: str = ""
+    """Script and arguments, by which jobs that nobody named are told apart; empty: not known, or
+    the job has a name."""
 
     @classmethod
     def read(
@@ -91,17 +96,24 @@ class Identity:
         environment: Mapping[str, str],
         arguments: Sequence[str],
         processes: int = 0,
+        program: str = "",
     ) -> Identity:
-        """Raises ValueError if the endpoint or a variable can't be read."""
+        """Raises ValueError if the endpoint or a variable can't be read.
+
+        Args:
+            processes: workers of this node; 0: not known.
+            program: that torchrun starts; empty: not known.
+        """
         host, port = parse_endpoint(endpoint)
         pod_index = _pod_index(environment, arguments)
+        job = environment.get(JOB_VARIABLE) or run_id
         return cls(
             agent=uuid.uuid4().hex[:16],
             pod_index=pod_index,
             address=environment.get(POD_IP_VARIABLE) or local_address or "",
             host=host,
             port=port,
-            job=environment.get(JOB_VARIABLE) or run_id,
+            job=job,
             min_nodes=min_nodes,
             max_nodes=max_nodes,
             node_unit=node_unit or _number(environment, NODE_UNIT_VARIABLE, int, 1),
@@ -118,6 +130,7 @@ class Identity:
             elects=_switch(environment, SUCCESSION_VARIABLE),
             peers=read_peers(environment.get(PEERS_VARIABLE, ""), port),
             commits=commits_before(environment.get(COMMITS_VARIABLE, "")),
+            program=program if job == UNNAMED else "",
         )
 
     @property

@@ -242,6 +242,16 @@ def test_a_token_is_compared_whole() -> None:
     assert check_compatible(HELLO, "ns/job", [(1, 2), (2, 0)]) is None
 
 
+def test_programs_are_compared_where_both_sides_tell_theirs() -> None:
+    first = replace(HELLO, program="/a/train.py --lr 1")
+    assert check_compatible(first, "ns/job", [], first.program) is None
+    assert check_compatible(HELLO, "ns/job", [], first.program) is None  # of an earlier version
+    assert check_compatible(first, "ns/job", []) is None
+    refused = check_compatible(first, "ns/job", [], "/a/train.py --lr 2")
+    assert refused is not None
+    assert "/a/train.py --lr 2, found /a/train.py --lr 1" in refused and "--rdzv-id" in refused
+
+
 async def test_leases_are_for_holders_of_the_token_too() -> None:
     async with served() as (_, port), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = LeasesStub(channel).Attend(wait_for_ready=True, timeout=60)

@@ -361,7 +361,9 @@ class Agent:
             self._refuse_to_join(self._coordinator.refusal)
 
     def _ensure_coordinator(self) -> None:
-        if self._place.hosts_by_right and not self._closing:
+        # A job that was there first has the endpoint, and its agents are to find it free.
+        intrudes = self.identity.pod_index < 0 and self._stream.is_refused
+        if self._place.hosts_by_right and not (self._closing or intrudes):
             self._coordinator.ensure()
 
     def _lost_coordinator(self) -> None:
@@ -432,6 +434,7 @@ class Agent:
             recovers=running and local.recovers,
             version=VERSION,
             job=self.identity.job,
+            program=self.identity.program,
             processes=self.identity.processes,
             node=self.identity.node,
             grace_seconds=self._grace_left() if self._leaving else 0.0,

@@ -71,6 +71,7 @@ class CoordinatorProcess:
                 f"--max={identity.max_nodes}",
                 f"--node-unit={identity.node_unit}",
                 f"--job={identity.job}",
+                f"--program={identity.program}",
                 f"--heartbeat-timeout={identity.heartbeat_timeout}",
                 f"--agent={identity.agent if identity.succession else ''}",
                 f"--term={self._term}",

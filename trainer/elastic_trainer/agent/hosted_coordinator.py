@@ -59,7 +59,12 @@ class HostedCoordinator:
         )
         succeeds = Succeeds(count.electorate, frozenset(count.gone), frozenset(count.granted))
         self._server = CoordinatorServer(
-            identity.job, settings, identity.token, limits(os.environ), succeeds
+            identity.job,
+            settings,
+            identity.token,
+            limits(os.environ),
+            succeeds,
+            identity.program,
         )
         self._ended = ended
         self._stopped = asyncio.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -36,6 +37,9 @@ beats more slowly."""
 REFUSED_SECONDS = 45.0
 """How long an agent that is refused tries again: for a moment a name may still lead to the
 coordinator of an earlier job, which has Kubernetes' 30 s to end."""
+REFUSAL_SECONDS = 5.0
+"""After a refusal, in which the endpoint is another job's, though its coordinator may just begin
+anew."""
 LAST_WORD_SECONDS = 1.5
 """At the end, for the coordinator to hear what is still to be said."""
 
@@ -85,6 +89,8 @@ class CoordinatorStream:
         self._dial_now = asyncio.Event()
         self._outbox: asyncio.Queue[AgentMessage | None] | None = None
         self._refused_since: float | None = None
+        self._refused_at = -math.inf
+        """When it was refused last."""
         self._closing = False
         self._beat = 0.0
         """Seconds between heartbeats, as told last: one coordinator of many that was started anew
@@ -213,8 +219,13 @@ class CoordinatorStream:
                 writer.cancel()
                 call.cancel()
 
+    @property
+    def is_refused(self) -> bool:
+        """True while the endpoint is taken for another job's."""
+        return time.monotonic() - self._refused_at < REFUSAL_SECONDS
+
     def _refuse(self, reason: str) -> None:
-        now = time.monotonic()
+        now = self._refused_at = time.monotonic()
         if self._refused_since is None:
             self._refused_since = now
             where = f"{self._identity.host}:{self._identity.port}"

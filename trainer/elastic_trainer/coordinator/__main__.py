@@ -64,6 +64,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--node-unit", type=int, default=1, help="rounds are multiples of it")
     parser.add_argument("--job", default="", help="namespace/name, for /status")
+    parser.add_argument("--program", default="", help="that trains, of a job without a name")
     parser.add_argument(
         "--heartbeat-timeout",
         type=float,
@@ -88,7 +89,7 @@ async def serve(options: argparse.Namespace, settings: Settings, limits: Limits)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     token = os.environ.pop(TOKEN_VARIABLE, "")
-    server = CoordinatorServer(options.job, settings, token, limits)
+    server = CoordinatorServer(options.job, settings, token, limits, program=options.program)
 
     last: list[asyncio.Task[None]] = []
 

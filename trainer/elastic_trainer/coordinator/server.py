@@ -133,8 +133,10 @@ class CoordinatorServer:
         token: str = "",
         check_limits: Limits | None = None,
         succeeds: Succeeds | None = None,
+        program: str = "",
     ) -> None:
         self.job = job
+        self._program = program
         keeper = uuid.uuid4().hex[:16]
         ledger = Ledger(keeper, keeper)
         self.state = State(settings=settings, started=time.monotonic(), ledger=ledger)
@@ -392,7 +394,8 @@ class CoordinatorServer:
 
     async def _check_hello(self, first: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         if isinstance(first, Hello) and first.agent:
-            refusal = check_compatible(first, self.job, self._other_nodes_workers(first))
+            others = self._other_nodes_workers(first)
+            refusal = check_compatible(first, self.job, others, self._program)
         else:
             refusal = f"expected a Hello that names its agent first, found {type(first).__name__}"
         if refusal is not None:

@@ -28,11 +28,14 @@ def check_token(token: str, given: str | None) -> str | None:
     )
 
 
-def check_compatible(hello: Hello, job: str, processes: Iterable[tuple[int, int]]) -> str | None:
+def check_compatible(
+    hello: Hello, job: str, processes: Iterable[tuple[int, int]], program: str = ""
+) -> str | None:
     """Why an agent can't take part; None if it can.
 
     Args:
         processes: pod index and workers of each node that takes part now; 0 for not known.
+        program: that trains here, as identity.py has it; empty: not known.
     """
     if hello.version not in (VERSION, ABRIDGED_VERSION):
         return (
@@ -43,6 +46,13 @@ def check_compatible(hello: Hello, job: str, processes: Iterable[tuple[int, int]
         return (
             f"expected a worker of job {job}, found one of {hello.job or 'no job'}: this "
             "coordinator is another job's; see --rdzv-endpoint and --rdzv-id"
+        )
+    if hello.program and program and hello.program != program:
+        return (
+            f"expected the training that runs here, {program}, found {hello.program}: without "
+            "--rdzv-id what starts with the same --rdzv-endpoint is one job. If they are two, give "
+            "this one an --rdzv-endpoint of its own (its port and the next one are used); if they "
+            "are one, give all its nodes the same --rdzv-id"
         )
     for pod_index, others in processes:
         if hello.processes and others and others != hello.processes:

@@ -199,6 +199,7 @@ class Hello:
     stop_commits: bool = False
     holds: bool = False
     sharded: bool = False
+    program: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import io
 import json
 import logging
 import os
@@ -62,8 +61,15 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     from elastic_trainer.launch.launcher import start_workers_from
     from elastic_trainer.launch.zygote import Zygote, preload_names
     from elastic_trainer.ranks.reverse_lookup import stop_reverse_lookups
+    from elastic_trainer.rendezvous.command_line import (
+        count_processes,
+        nproc_per_node,
+        program_of,
+        torchrun_options,
+    )
 
-    processes = _processes()
+    options = torchrun_options(sys.argv[1:])
+    processes = count_processes(options)
     identity = Identity.read(
         parameters.endpoint,
         parameters.min_nodes,
@@ -74,12 +80,13 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
         os.environ,
         sys.argv[1:],
         processes,
+        program_of(options),
     )
     stop_reverse_lookups()  # in what it forks, too
     zygote = None
     if os.environ.get("VOLCANO_ELASTIC_WARM", "1") != "0" and "PYTHON_EXEC" not in os.environ:
         if cuda_is_initialised():
-            who = initialiser(os.environ, _nproc_per_node())
+            who = initialiser(os.environ, nproc_per_node(options))
             log.warning("workers start cold, as a fork could not use a GPU: %s", who)
         else:
             # First of all: nothing of what follows may be in the workers.
@@ -265,27 +272,6 @@ def _end(agent: Agent) -> None:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(agent.exit_code)
-
-
-def _nproc_per_node() -> str:
-    """Return torchrun's --nproc-per-node as it was given; empty if this is no torchrun."""
-    from torch.distributed.run import get_args_parser
-
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            return str(get_args_parser().parse_args(sys.argv[1:]).nproc_per_node)
-    except SystemExit:
-        return ""
-
-
-def _processes() -> int:
-    """Return how many workers torchrun starts here; 0 if this is no torchrun."""
-    from torch.distributed.run import determine_local_world_size
-
-    try:
-        return int(determine_local_world_size(_nproc_per_node()))
-    except ValueError:
-        return 0
 
 
 def _local_store() -> HashStore:
