@@ -20,8 +20,10 @@ from elastic_trainer.coordinator.hang import (
 from elastic_trainer.coordinator.model import Phase, Tick
 from elastic_trainer.coordinator.status import status
 from elastic_trainer.protocol.message import (
+    Dismissed,
     Inspect,
     Inspected,
+    Join,
     Progress,
     RoundOver,
     Transferring,
@@ -194,3 +196,76 @@ def test_no_step_as_long_as_one_that_came_to_its_end_is_stopped(
         watch = watch.stepped(step, now)
     assert watch.limit(least) >= max(least, *seconds) * 0.999
     assert watch.begun(now).limit(least) >= watch.limit(least)
+
+
+def hang(job: Job, made: int, behind: int | None) -> None:
+    """The next round makes steps up to `made`, from 11 on, and hangs; all come back."""
+    assert job.state.round is not None
+    number, members = job.state.round.round, [one.pod_index for one in job.state.round.members]
+    for step in range(11, made + 1):
+        job.pass_time(0.1)
+        job.say(f"a{members[0]}", Progress(number, step))
+    job.pass_time(job.state.watch.limit(60.0) + 0.2)
+    for place, index in enumerate(members):
+        report = rank(place, collectives=42 - (index == behind))
+        job.say(f"a{index}", Inspected(number, (report,)))
+    if job.state.phase is Phase.RESTARTING:
+        for index in members:
+            job.say(f"a{index}", Join(5000 + index))
+        job.pass_time(0.5)
+        assert job.state.round is not None
+        job.link(*(one.pod_index for one in job.state.round.members))
+
+
+def test_a_node_that_hangs_again_at_the_same_step_is_left_out() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    hang(job, 20, behind=1)
+    assert job.state.last_round == 2 and not job.state.excluded
+    hang(job, 20, behind=1)
+    assert job.state.excluded == {
+        "worker 1": "on this node alone, rounds 1 and 2 hung after step 20, the later one no step "
+        "further: rank 1 is behind: at collective 41, others at 42, on worker 1; no step for 120 s"
+    }
+    assert job.members() == ["a0"]
+
+
+def test_a_hang_at_the_same_step_on_another_node_ends_the_job_in_words() -> None:
+    job = Job(min_nodes=2, max_nodes=3).running(0, 1, 2)
+    hang(job, 20, behind=1)
+    hang(job, 20, behind=2)
+    told = job.last("a0", Dismissed)
+    assert job.state.phase is Phase.FAILED and told.failed
+    assert "rounds 1 and 2 hung after step 20, the later one no step further: rank 2" in told.reason
+    assert "VOLCANO_ELASTIC_HANG_SECONDS" in told.reason
+
+
+def test_a_hang_of_a_node_that_is_needed_ends_the_job_and_one_alone_does_too() -> None:
+    for indexes, words in (((0, 1), "rank 1 is behind"), ((1,), "rank 0 is alone, on worker 1")):
+        job = Job(min_nodes=len(indexes), max_nodes=2).running(*indexes)
+        for _ in range(2):
+            hang(job, 20, behind=1)
+        assert job.state.phase is Phase.FAILED and words in job.state.failure_reason
+
+
+def test_hangs_that_come_further_call_for_nothing() -> None:
+    job = Job(min_nodes=2, max_nodes=2).running(0, 1)
+    for made in (20, 21, 22):
+        hang(job, made, behind=1)
+    assert job.state.phase is Phase.RUNNING and job.state.last_round == 4
+    assert job.state.watch.fruitless == 1, "each came further than the one before"
+
+
+def test_hangs_without_a_rank_behind_have_one_round_more() -> None:
+    job = Job(min_nodes=2, max_nodes=2).running(0, 1)
+    hang(job, 20, behind=None)
+    hang(job, 20, behind=None)
+    assert job.state.phase is Phase.RUNNING and job.state.watch.fruitless == 2
+    hang(job, 20, behind=None)
+    assert job.state.phase is Phase.FAILED and "no rank is behind" in job.state.failure_reason
+
+
+def test_hangs_before_any_step_repeat_too() -> None:
+    job = Job(min_nodes=2, max_nodes=2).running(0, 1)
+    for _ in range(2):
+        hang(job, 0, behind=1)
+    assert "rounds 1 and 2 hung before any step: rank 1" in job.state.failure_reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +43,8 @@ for (x,) in loop:
     with loop.step():
         # Slowly from a step on, so that whoever looks sees the job before it ends.
         time.sleep(0.02 if loop.steps < 60 or (folder / "go").exists() else 1.0)
-        if loop.rank == 1 and loop.steps == 40 and not (folder / "hung").exists():
+        again = (folder / "always").exists() or not (folder / "hung").exists()
+        if loop.rank == 1 and loop.steps == 40 and again:
             a_lock_that_is_never_released()
         (loop.weight * loop.model(x).mean()).backward()
 """
@@ -105,6 +107,19 @@ def test_a_rank_whose_kernel_keeps_the_interpreters_lock_is_killed_alone(job: Jo
     assert told["pids"]["0"] == first["0"] and told["pids"]["1"] != first["1"]
     assert job.wait(0) == 0 and job.wait(1) == 0, job.logs()
     assert verify(job.folder / "audit", 600, 1).ok
+
+
+def test_a_rank_that_hangs_at_the_same_step_again_ends_the_job_in_words(job: Job) -> None:
+    (job.folder / "always").touch()
+    short = {"VOLCANO_ELASTIC_HANG_SECONDS": "1", "VOLCANO_ELASTIC_PATIENCE_SECONDS": "1"}
+    job.start(0, 1, restarts=50, environment=short)
+    assert job.wait(0) == 1 and job.wait(1) == 1
+    log = (job.folder / "agent-1.log").read_text()
+    assert re.search(
+        r"(?m)^volcano-elastic: rounds \d+ and \d+ hung after step 40, the later one no step "
+        r"further: rank 1 is behind: .* on .*; no step for \d+ s \(if that step is only slow",
+        log,
+    ), log
 
 
 def hung_at(step: int, told: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from elastic_trainer.coordinator.hang import Hang
 from elastic_trainer.coordinator.model import RoundRecord
 from elastic_trainer.failures.node_fault import ended_by_a_peer
 from elastic_trainer.failures.record import OUT_OF_MEMORY
@@ -20,11 +22,24 @@ NO_PROGRESS_ROUNDS = 5
 """After so many rounds in a row whose workers failed before a step, one more is no use."""
 NO_PROGRESS_SECONDS = 60.0
 """A round that lasted so long is none of them: of a script without a link no step is ever told."""
+UNEXPLAINED_HANGS = 3
+"""Rounds that hang at the same step, and no rank is behind, until one more is no use: maybe it is
+the network, which may come back. Where a rank is, two are enough."""
 DEVICE_ERRORS = 3
 """Rounds of an attempt in which a node's devices failed, however far these came: at this one the
 node is left out."""
 
 _ENDED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+
+
+class _End(Protocol):
+    """An end of a round: a worker's failure, or a hang."""
+
+    @property
+    def round(self) -> int: ...
+
+    @property
+    def step(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -80,6 +95,35 @@ def decide(
     return None
 
 
+def decide_hang(
+    found: Hang,
+    hangs: Iterable[Hang],
+    rounds: Sequence[RoundRecord],
+    enough_without: Callable[[str], bool],
+) -> Exclude | Fail | None:
+    """Return what a round that is ended as hung calls for; None: another one may help.
+
+    Args:
+        found: of that round.
+        hangs: those known before.
+        rounds: of this attempt, in order.
+        enough_without: whether the job can go on without a node.
+    """
+    known = [one for one in hangs if one.broken and one.round < found.round]
+    repeated = [one for one in known if _no_further(one, found, rounds)]
+    if len(repeated) < (1 if found.nodes else UNEXPLAINED_HANGS - 1):
+        return None
+    elsewhere = [one for one in repeated if one.nodes != found.nodes]
+    earlier = (elsewhere or repeated)[0]
+    numbers = f"rounds {earlier.round} and {found.round} hung"
+    step = max((one.last_step for one in rounds if one.last_step is not None), default=-1)
+    where = f"after step {step}, the later one no step further" if step >= 0 else "before any step"
+    at = f", on {', '.join(found.nodes)}" if found.nodes else ""
+    reason = f"{numbers} {where}: {found.words}{at}; no step for {found.seconds:.0f} s"
+    several = bool(elsewhere) or len(found.nodes) != 1
+    return _node_or_all("".join(found.nodes), several, reason, enough_without)
+
+
 def _node_or_all(
     node: str, on_others_too: bool, reason: str, enough_without: Callable[[str], bool]
 ) -> Exclude | Fail:
@@ -124,7 +168,8 @@ def _repeats(failed: Failed, earlier: Failed, rounds: Sequence[RoundRecord]) -> 
     return same and failed.round > earlier.round and _no_further(earlier, failed, rounds)
 
 
-def _no_further(earlier: Failed, failed: Failed, rounds: Sequence[RoundRecord]) -> bool:
+def _no_further(earlier: _End, failed: _End, rounds: Sequence[RoundRecord]) -> bool:
+    """Return whether training was no step further at a later round's end."""
     last_steps = {one.round: -1 if one.last_step is None else one.last_step for one in rounds}
     if earlier.round not in last_steps or failed.round not in last_steps:
         return False  # before our restart: nobody knows what was reached in between

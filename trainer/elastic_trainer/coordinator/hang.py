@@ -2,7 +2,7 @@
 
 A long step is no hang, and to stop one is worse than to wait: an evaluation in the loop, or a step
 that compiles, comes to its end. So the limit follows the steps as measured; who computes or commits
-has ten times as long; and what was stopped twice at the same step has twice as long each time.
+has ten times as long; and what was stopped has twice as long until training is a step further.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class StepWatch:
     """How long the last steps took, in whatever round."""
     longest: float = 0.0
     fruitless: int = 0
-    """Rounds in a row that were ended as hung without a further step."""
+    """Rounds that were ended as hung since training came further than it had been."""
+    hung: int = -1
+    """The newest step at which a round was ended as hung: until a newer one, those that are made
+    again from a commit are no progress."""
     working: bool = False
     """Ranks were looked at, and were at work."""
     asked: float | None = None
@@ -78,8 +81,12 @@ class StepWatch:
             recent=recent,
             longest=longest,
             working=False,
-            fruitless=0,
+            fruitless=self.fruitless if step <= self.hung else 0,
         )
+
+    def broken(self, step: int) -> StepWatch:
+        """A round was ended as hung when training's newest step was `step`."""
+        return replace(self, fruitless=self.fruitless + 1, hung=max(self.hung, step))
 
     def limit(self, least: float) -> float:
         """Return the seconds without a step after which training may hang.
@@ -113,6 +120,8 @@ class Hang:
     words: str
     stacks: tuple[tuple[tuple[int, ...], str], ...] = ()
     """Ranks with the same stacks, and these; of ranks behind first."""
+    nodes: tuple[str, ...] = ()
+    """Nodes of the ranks behind, or of a lone one; else of agents that did not report."""
     flights: tuple[tuple[int, str], ...] = ()
     """By rank, the newest collectives as torch recorded them."""
 

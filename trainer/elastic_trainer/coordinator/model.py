@@ -298,6 +298,11 @@ class State:
     waited for."""
 
     @property
+    def attempt_rounds(self) -> list[RoundRecord]:
+        """Return the rounds of the attempt that is under way, in order."""
+        return [record for record in self.rounds if record.round > self.attempt_since]
+
+    @property
     def fewest_agents(self) -> int:
         """Return how many there are, or will be before there is a round."""
         return max(len(self.agents), self.settings.min_nodes)

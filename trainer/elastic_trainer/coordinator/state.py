@@ -428,8 +428,8 @@ def _failed(draft: Draft, agent: Agent, message: Failed) -> None:
     draft.state = replace(suspect(state, failed), failures=failures, failures_total=total)
     if state.phase in (Phase.FINISHED, Phase.FAILED):
         return
-    rounds = [record for record in state.rounds if record.round > state.attempt_since]
-    decision = decide(failed, state.failures, rounds, draft.now, draft.enough_without)
+    rounds, enough = state.attempt_rounds, draft.enough_without
+    decision = decide(failed, state.failures, rounds, draft.now, enough)
     if isinstance(decision, Fail):
         draft.fail(decision.reason)
     elif decision is not None:
