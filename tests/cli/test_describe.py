@@ -186,6 +186,26 @@ def test_without_a_coordinator_it_says_why_and_what_is_known_still() -> None:
     assert "kubectl -n default logs bert-worker-0" in said
 
 
+def test_a_restart_without_a_known_error_is_told_with_what_pods_say_of_it() -> None:
+    terminated = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-02T03:04:05Z"}
+    container = {"restartCount": 1, "lastState": {"terminated": terminated}}
+    pod = {**POD, "status": {"phase": "Running", "containerStatuses": [container]}}
+    quiet = COORDINATOR | {"failures": []}
+    said = text(description(JOB, [pod], quiet, None))
+    assert "Failures: the job restarted once; no worker's error is known" in said
+    assert (
+        "  bert-worker-1: its container ended with exit code 137 (OOMKilled) at "
+        "2026-01-02T03:04:05Z\n"
+    ) in said
+    gone = text(description(JOB, [], quiet, None))
+    assert "the job restarted once" in gone and "its pods say nothing of it" in gone
+    elastic = {**JOB["status"]["elastic"], "restarts": 0}
+    uncounted = {**JOB, "status": {**JOB["status"], "elastic": elastic}}
+    assert "which counted as no restart" in text(description(uncounted, [pod], quiet, None))
+    calm = {**POD, "status": {"phase": "Running"}}
+    assert "Failures: none known\n" in text(description(uncounted, [calm], quiet, None))
+
+
 def test_a_node_check_names_those_that_are_not_proven_or_slow() -> None:
     node = {"verdict": "proven", "straggler": False, "note": ""}
     nodes = [

@@ -61,7 +61,7 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
     node, since, batchSeconds, othersBatchSeconds, score, cause: compute or input}]: ranks that
     slow the job down; diverged [{rank, worker, node, since, until: null while it lasts, step,
     agreedStep, outvoted}]: ranks whose state was another than others'; pods [{name, phase,
-    node, restarts, lastWords}]; look: commands.
+    node, restarts, lastWords, ended: how its container ended last, or null}]; look: commands.
 
     \b
     Examples:
@@ -156,13 +156,28 @@ def _pod(pod: Mapping[str, Any]) -> dict[str, Any]:
         for state in ("state", "lastState")
         if (message := ((container.get(state) or {}).get("terminated") or {}).get("message"))
     ]
+    ends = [
+        _ending(ended)
+        for container in containers
+        for state in ("state", "lastState")
+        if (ended := (container.get(state) or {}).get("terminated"))
+    ]
     return {
         "name": pod["metadata"]["name"],
         "phase": status.get("phase", "Pending"),
         "node": (pod.get("spec") or {}).get("nodeName"),
         "restarts": sum(int(c.get("restartCount") or 0) for c in containers),
         "lastWords": words[0] if words else None,
+        "ended": ends[0] if ends else None,
     }
+
+
+def _ending(terminated: Mapping[str, Any]) -> str:
+    """Return how a container ended, as its pod's status has it."""
+    code, name = terminated.get("exitCode"), terminated.get("reason")
+    cause = f" ({name})" if name and name not in ("Error", "Completed") else ""
+    when = f" at {terminated['finishedAt']}" if terminated.get("finishedAt") else ""
+    return f"exit code {code}{cause}{when}"
 
 
 def _where_to_look(
@@ -259,7 +274,7 @@ def text(found: Mapping[str, Any]) -> str:
         lines += ["", *_node_check(found["nodeCheck"])]
     for one in found["hangs"]:
         lines += ["", *_hang(one)]
-    lines += ["", "Failures: none known" if not found["failures"] else "Failures, first one first:"]
+    lines += ["", *_failures_head(found)]
     for one in found["failures"]:
         lines += _failure(one)
     lines += ["", "Pods:"]
@@ -270,6 +285,29 @@ def text(found: Mapping[str, Any]) -> str:
             lines += [f"    | {line}" for line in pod["lastWords"].splitlines()]
     lines += ["", "Look at:", *(f"  {command}" for command in found["look"])]
     return "\n".join(lines)
+
+
+def _failures_head(found: Mapping[str, Any]) -> list[str]:
+    """Return the heading of the failures, or what is known of restarts whose errors nobody has."""
+    if found["failures"]:
+        return ["Failures, first one first:"]
+    restarts = int((found["elastic"] or {}).get("restarts") or 0)
+    ended = [pod for pod in found["pods"] if pod["restarts"]]
+    if not (restarts or ended):
+        return ["Failures: none known"]
+    if not restarts:
+        said = "containers began anew, which counted as no restart of the job"
+    else:
+        said = f"the job restarted {'once' if restarts == 1 else f'{restarts} times'}"
+    lines = [f"Failures: {said}; no worker's error is known, as in a pod that is gone, or killed"]
+    for pod in ended:
+        if pod["ended"]:
+            lines.append(f"  {pod['name']}: its container ended with {pod['ended']}")
+    if not any(pod["ended"] for pod in ended):
+        lines.append(
+            "  its pods say nothing of it; `kubectl get events` may, for an hour, and the logs"
+        )
+    return lines
 
 
 def _divergence(one: Mapping[str, Any]) -> str:
