@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from embedded_cluster.cluster import LocalCluster
 from embedded_cluster.component import ClusterError
+from embedded_cluster.job_wait import SECONDS, waits_for
 from embedded_cluster.manifest import Manifest, apply
 from embedded_cluster.pod_logs import PodLogs
 from volcano_elastic.kube.client import Client
@@ -67,6 +69,11 @@ def keeps_failing(pod: Object) -> str | None:
     return None
 
 
+def _controlled_by(pod: Object, job: Object) -> bool:
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return any(owner["uid"] == job["metadata"]["uid"] for owner in owners)
+
+
 def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
@@ -84,7 +91,7 @@ class JobRun:
     """Applies `manifests` and follows their jobs; `say` is told every line of their logs.
 
     Args:
-        warn: told every Warning event.
+        warn: told every Warning event, and what a job waits for.
     """
 
     def __init__(
@@ -101,6 +108,8 @@ class JobRun:
         self._pods = Informer(client, PODS)
         self._events = Informer(client, EVENTS)
         self._misconfigured_since: dict[str, float] = {}
+        self._waits: dict[str, tuple[str, float]] = {}
+        """By job, what it waits for, and since when; infinite once that was told."""
 
     async def finish(self, manifests: list[Manifest]) -> list[Outcome]:
         """The end of every job.
@@ -125,6 +134,7 @@ class JobRun:
                 if len(done) == len(keys):
                     return done
                 self._raise_if_it_cannot_end()
+                self._tell_waits(keys)
                 await asyncio.sleep(_LOOK_SECONDS)
         finally:
             for line in logs.new_lines(last=True):
@@ -150,6 +160,20 @@ class JobRun:
                 reason = lacking if now - since > _CONFIG_SECONDS else None
             if reason is not None:
                 raise ClusterError(f"pod {key} can't run: {reason}")
+
+    def _tell_waits(self, keys: list[str]) -> None:
+        now = asyncio.get_running_loop().time()
+        for key in keys:
+            job = self._jobs.get(key)
+            if job is None or outcome(job):
+                continue
+            mine = [pod for pod in self._pods if _controlled_by(pod, job)]
+            wait = waits_for(job, mine)
+            if key not in self._waits or self._waits[key][0] != wait:
+                self._waits[key] = wait, now
+            elif wait and now - self._waits[key][1] > SECONDS:
+                self._waits[key] = wait, math.inf
+                self._warn(f"{key} waits: {wait}")
 
     def _on_event(self, old: Object | None, new: Object | None) -> None:
         if new is not None and old is None and new.get("type") == "Warning":

@@ -21,6 +21,7 @@ import yaml
 
 from embedded_cluster.cluster import LocalCluster
 from embedded_cluster.job_run import cannot_start, misconfigured, outcome
+from embedded_cluster.job_wait import waits_for
 from embedded_cluster.manifest import ManifestError, read
 from embedded_cluster.pod_logs import PodLogs
 
@@ -145,6 +146,50 @@ def test_a_container_that_never_can_run_is_told_from_one_that_crashes() -> None:
     lacking = {"waiting": {"reason": "CreateContainerConfigError", "message": "no ConfigMap"}}
     assert misconfigured(pod(state=lacking)) == "container c: no ConfigMap"
     assert misconfigured(pod(state=waiting)) is None
+
+
+def test_what_a_job_waits_for_is_told_by_its_conditions_and_its_pods() -> None:
+    created = {"type": "Created", "status": "True", "message": "Job a is created."}
+    job = {"status": {"conditions": [created]}}
+    assert waits_for({}, []) == "it has no pods yet: the operator has not seen it"
+    assert waits_for(job, []) == "it has no pods yet: Job a is created."
+    blocked = {"status": {**job["status"], "elastic": {"message": "no room for 2 pods"}}}
+    assert waits_for(blocked, []) == "it has no pods yet: no room for 2 pods"
+    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    status = {"phase": "Pending", "conditions": [{**unplaced, "message": "too few GPUs"}]}
+    pending: dict[str, Any] = {"metadata": {}, "status": status}
+    running: dict[str, Any] = {"metadata": {}, "status": {"phase": "Running"}}
+    told = waits_for(job, [pending, pending, running])
+    assert told == "2 of 3 pods: Unschedulable: too few GPUs"
+    waiting = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+    pending = {"metadata": {}, "status": {"containerStatuses": [waiting]}}
+    assert waits_for(job, [pending]) == "1 of 1 pods: ImagePullBackOff: no such image"
+    assert waits_for(job, [running]) == ""
+    restarting = {"type": "Restarting", "status": "True", "message": "1 Worker replica(s) failed."}
+    failing = {"status": {"conditions": [created, restarting]}}
+    assert waits_for(failing, [running]) == "1 Worker replica(s) failed."
+
+
+def test_run_tells_of_a_job_that_is_suspended_and_of_one_without_room(
+    start: Any, tmp_path: Path
+) -> None:
+    suspended = Path(_job(tmp_path, ["true"], name="later"))
+    obj = yaml.safe_load(suspended.read_text())
+    obj["spec"]["runPolicy"] = {"suspend": True}
+    large = yaml.safe_load(Path(_job(tmp_path, ["true"], name="large")).read_text())
+    container = large["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    container["resources"] = {"limits": {"nvidia.com/gpu": 9}}
+    suspended.write_text(yaml.safe_dump_all([obj, large]))
+    program = start("local", "run", "--timeout", "100", str(suspended))
+    assert program.process.stderr is not None
+    said: set[str] = set()
+    for line in program.process.stderr:
+        said |= {name for name in ("later", "large") if f"default/{name} waits: " in line}
+        if said == {"later", "large"}:
+            break
+    program.process.send_signal(signal.SIGTERM)
+    _, _, rest = program.end()
+    assert said == {"later", "large"}, rest
 
 
 def test_logs_of_pods_become_prefixed_lines(tmp_path: Path) -> None:

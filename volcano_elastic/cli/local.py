@@ -136,7 +136,7 @@ def up(
 def run(files: tuple[Path, ...], nodes: int, gpus_per_node: int, timeout: float | None) -> None:
     """Runs the jobs in these files on a cluster of their own, and follows their logs.
 
-    Exits 0 if every PyTorchJob succeeded, 1 otherwise.
+    Says what a job waits for that does not run. Exits 0 if every PyTorchJob succeeded, 1 otherwise.
 
     \b
     Example:
