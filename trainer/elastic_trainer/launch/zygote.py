@@ -231,8 +231,9 @@ def _serve(control: socket.socket, parent: int, preload: Sequence[str]) -> NoRet
 
 
 def _leave_libraries_to_the_end() -> None:
-    """Have no worker take back, as it exits, what torch's operators registered as they were imported:
-    for 30 ms of CPU: its agent waits for that, and the process ends anyway.
+    """Have no worker take back, as it exits, what torch's operators registered at their import.
+
+    That takes 30 ms of CPU, for which its agent waits, and the process ends anyway.
     """
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         found = finalizer.peek()
