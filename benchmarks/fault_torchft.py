@@ -1,6 +1,6 @@
 """The same box under torchft (PyPI), where `build/torchft` has it:
 
-    pip install --no-deps --target build/torchft torchft
+    pip install --no-deps --target build/torchft torchft==0.2.0
     pip install --target build/torchft opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
 
 Each rank is a replica group of its own, as with HSDP on one GPU a group; the first stores the state

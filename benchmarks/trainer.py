@@ -19,8 +19,12 @@ which nobody is surprised by, from the last step of the old world. `whole`: from
 first step with all nodes: torchft's survivors make one step more without the newcomer, which gets
 the state meanwhile. `lost`: steps done again. `step`: the median time of a step before the
 event, which is part of both figures; `later`: of those after a leave or a join, in the new world.
-`torchft`, where build/torchft has it (see benchmarks.fault_torchft), begins a rank anew as
-something like torchrun would; its lighthouse is on no node, so none of these events takes it away.
+`torchft`, where build/torchft has it, begins a rank anew as something like torchrun would; its
+lighthouse is on no node, so none of these events takes it away:
+
+    pip install --no-deps --target build/torchft torchft==0.2.0
+    pip install --target build/torchft opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
+
 `nvrx` is the in-process wrapper of NVIDIA's resiliency extension, at intervals of 0.1 s in place of
 its 1 s: it begins a function anew with those that are left, and nobody joins it. It is measured
 where build/nvrx has it:
@@ -30,6 +34,9 @@ where build/nvrx has it:
 
 --megabytes has the state that large, by an embedding of which a step uses little, but whose
 gradients go over the network all the same.
+
+Each try is told on stderr as it begins and ends, and why one came to nothing. A run that is ended
+by SIGTERM or Ctrl-C prints the rows that it has.
 """
 
 from __future__ import annotations
@@ -44,7 +51,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -112,6 +119,10 @@ class Row:
     """Load average a CPU, of the last minute."""
 
 
+class NotWholeError(Exception):
+    """A job's nodes don't train together; the text says what their logs end with."""
+
+
 class Job:
     """One system's agents, and what their workers noted."""
 
@@ -127,7 +138,12 @@ class Job:
         self.script.write_text(SCRIPTS[system])
         self.port = free_endpoint()
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
-        self._beside = [start_lighthouse(folder, self.port)] if system == TORCHFT else []
+        self._beside = []
+        if system == TORCHFT:
+            try:
+                self._beside.append(start_lighthouse(folder, self.port))
+            except RuntimeError as error:
+                raise NotWholeError(str(error)) from error
         for node in range(nodes):
             self.start(node)
 
@@ -178,8 +194,12 @@ class Job:
         return sorted(found, key=lambda step: step.time)
 
     def whole(self, world: int) -> list[Step]:
-        """Waits until `world` nodes have trained together for a while; all the steps so far."""
-        end = time.monotonic() + START_SECONDS + self.megabytes * SECONDS_A_MEGABYTE
+        """Waits until `world` nodes have trained together for a while; all the steps so far.
+
+        Raises NotWholeError if they don't.
+        """
+        limit = START_SECONDS + self.megabytes * SECONDS_A_MEGABYTE
+        end = time.monotonic() + limit
         while time.monotonic() < end:
             steps = self.steps()
             seconds = max(SETTLE_SECONDS, 8 * (_step_seconds(steps) or 0.0))
@@ -189,8 +209,9 @@ class Job:
                 return steps
             time.sleep(0.1)
         logs = "\n".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))
-        raise SystemExit(
-            f"{self.system}: {world} nodes don't train within {START_SECONDS} s\n{logs}"
+        raise NotWholeError(
+            f"expected {world} nodes to train together within {limit:.0f} s, found steps of "
+            f"{sorted(places)} (rank, world) lately; their logs end with:\n{logs}"
         )
 
     def processes(self, node: int) -> list[int]:
@@ -268,15 +289,33 @@ def _step_seconds(steps: Sequence[Step]) -> float | None:
     return statistics.median(b - a for a, b in pairwise(times)) if len(times) > 1 else None
 
 
-def measure(system: str, event: str, tries: int, megabytes: int, most: int = NODES) -> list[Try]:
+def measure(
+    system: str,
+    event: str,
+    tries: int,
+    megabytes: int,
+    most: int = NODES,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Try]:
+    """Return the tries of an event; fewer where the job's nodes never trained together.
+
+    Args:
+        say: told how each try begins and ends.
+    """
     found: list[Try] = []
     while len(found) < tries:
         with tempfile.TemporaryDirectory() as folder:
             nodes = most - 1 if event == "join" else most
-            job = Job(system, Path(folder), nodes, megabytes, most)
+            try:
+                job = Job(system, Path(folder), nodes, megabytes, most)
+            except NotWholeError as error:
+                say(f"{event}, {system}: {error}")
+                return found
             try:
                 while len(found) < tries:
+                    say(f"{event}, {system}: try {len(found) + 1} of {tries}")
                     found.append(once(job, event, len(found)))
+                    say(_told(found[-1], job))
                     fresh = system in (C10D, NVRX) or event in FIRST_NODE
                     if found[-1].next_step is None or fresh:
                         # The next try gets a fresh job: c10d's often can't become whole, and
@@ -284,9 +323,19 @@ def measure(system: str, event: str, tries: int, megabytes: int, most: int = NOD
                         break
                     if len(found) < tries:
                         _restore(job, event)
+            except NotWholeError as error:
+                say(f"{event}, {system}: {error}")
+                return found
             finally:
                 job.close()
     return found
+
+
+def _told(one: Try, job: Job) -> str:
+    if one.next_step is None:
+        limit = _limit(job.system) + job.megabytes * SECONDS_A_MEGABYTE
+        return f"  no step in a world that knows of it within {limit:.0f} s"
+    return f"  next step {_text(one.next_step)} s, whole {_text(one.whole)} s"
 
 
 def _restore(job: Job, event: str) -> None:
@@ -311,6 +360,7 @@ def rows(
     c10d_tries: int,
     megabytes: int,
     nodes: int = NODES,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Row]:
     for event in events:
         peer: float | None = None
@@ -319,7 +369,7 @@ def rows(
             if system == NVRX and event == "join":  # nobody joins it
                 continue
             times = c10d_tries if system == C10D else tries
-            found = measure(system, event, times, megabytes, nodes)
+            found = measure(system, event, times, megabytes, nodes, say)
             pauses = [one.next_step for one in found if one.next_step is not None]
             wholes = [one.whole for one in found if one.whole is not None]
             steps = [one.step for one in found if one.step is not None]
@@ -375,17 +425,34 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON array instead of the table")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # agents end too
-    found = []
-    optional = {TORCHFT: FOLDER / "torchft", NVRX: NVRX_FOLDER}
+    found: list[Row] = []
+    optional = {TORCHFT: FOLDER / "torchft", NVRX: NVRX_FOLDER / "nvidia_resiliency_ext"}
     there = [one for one in SYSTEMS if one not in optional or optional[one].is_dir()]
     systems, events = given.system or there, given.event or EVENTS
+    for one in set(systems) - set(there):
+        parser.error(
+            f"expected {one} in {optional[one]}, found none: --help says how it gets there"
+        )
     asked = (given.tries, given.c10d_tries, given.megabytes, given.nodes)
-    for row in rows(systems, events, *asked):
-        found.append(row)
-        print(f"{row.event}, {row.system}: {_text(row.next_step_seconds)} s", file=sys.stderr)
-    if given.json:
+    try:
+        for row in rows(systems, events, *asked, say):
+            found.append(row)
+    except (KeyboardInterrupt, SystemExit):
+        say("ended by a signal: what follows are the events that were measured before")
+        _show(found, as_json=given.json)
+        raise
+    _show(found, as_json=given.json)
+    return 0 if all(row.recovered for row in found) else 1
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _show(found: Sequence[Row], *, as_json: bool) -> None:
+    if as_json:
         print(json.dumps([asdict(row) for row in found], indent=2))
-        return 0
+        return
     table = Table(
         "event",
         "system",
@@ -412,7 +479,6 @@ def main() -> int:
             f"{row.load:.1f}",
         )
     Console().print(table)
-    return 0
 
 
 if __name__ == "__main__":
