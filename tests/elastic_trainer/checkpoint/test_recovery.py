@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,6 +110,8 @@ class TestChoice:
         assert found.identity == (2, 6) and found.loads and not found.takers
         assert found.sources == (MEMORY, MEMORY, Source.MIRROR)
         assert found.mirrors == {2: 1}
+        bare = replace(has(), slots=False)  # it couldn't take it
+        assert choose_recovery_source([whole, mirror, bare], stored, sharded=True).mirrors == {}
         # Another rank's part is of no use.
         assert choose_recovery_source(
             [whole, mirror, has(), has()], stored, sharded=True

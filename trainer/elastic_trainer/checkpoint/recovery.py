@@ -57,6 +57,8 @@ class Available:
     """Parts of other ranks of this world: training, identity and whose it is."""
     parts: tuple[tuple[str, Part], ...] = ()
     """By training: parts of sharded states in its memory, its own and others', of any world."""
+    slots: bool = True
+    """It has shared memory, where a part that it lacks may come back from its mirror."""
     stood: Identity = NOTHING
     """Sharded state that its process and all others saved to memory as the last round ended,
     which nobody has gone on from."""
@@ -155,8 +157,9 @@ def choose_recovery_source(
         available: by rank.
         stored: nothing where storage wasn't asked.
         sharded: each rank has its own part, in its memory or its mirror's; where the world was
-            another, or a part is a replica's alone, each takes from all what it is to have; where
-            there is a part that nobody's memory holds, all load from storage.
+            another, a part is a replica's alone, or a rank has no memory to bring its part back to,
+            each takes from all what it is to have; where there is a part that nobody's memory
+            holds, all load from storage.
     """
     training = common_training(available)
     memories = [{found for name, found in one.memory if name == training} for one in available]
@@ -167,7 +170,7 @@ def choose_recovery_source(
             (found, owner): rank
             for rank, one in enumerate(available)
             for name, found, owner in one.mirrored
-            if name == training
+            if name == training and available[owner].slots
         }
         parts = [
             memories[rank] | {found for found, owner in mirrors if owner == rank}

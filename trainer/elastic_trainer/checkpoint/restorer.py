@@ -310,6 +310,7 @@ class Restorer:
             last_run=max(int(self._wall()) - 1, self.run, self._link.last_run),
             begun=self.run,
             contested=self._contested,
+            slots=self._memory is not None,
         )
         round_, stood = self._stood
         if round_ and round_ + 1 == self._link.round:  # later, others may have gone on from it
