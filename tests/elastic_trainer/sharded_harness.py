@@ -249,8 +249,10 @@ class Training:
                 self.counts.resizes += 1
                 while 0 < len(self.nodes) < self.unit:  # it waits for others
                     self.nodes.append(self._new_node())
-                # Who would make no whole unit waits beside the job.
+                # Who would make no whole unit waits beside the job, with its part of what is divided
+                # among all ranks.
                 del self.nodes[len(self.nodes) // self.unit * self.unit :]
+                self.safe = min(self.safe, self._whole_in_memory())
             return
         for node in round_.leavers:
             self.nodes.remove(node)
