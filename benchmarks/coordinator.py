@@ -80,7 +80,7 @@ def progress(number: int, step: int, paces: bool) -> Progress:
 
 
 def linked(number: int) -> Linked:
-    return Linked(number, tuple(range(1000, 1000 + PROCESSES)), recovers=True)
+    return Linked(number, tuple(range(1000, 1000 + PROCESSES)), recovers=True, last_run=1)
 
 
 # ---- the state machine alone

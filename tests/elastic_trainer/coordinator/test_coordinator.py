@@ -90,7 +90,7 @@ def test_joiners_are_let_in_together_by_one_fence_at_a_common_step() -> None:
 def test_workers_at_a_fence_that_will_wait_get_their_places_without_another_word() -> None:
     job = Job(min_nodes=1, max_nodes=4).running(0, 1)
     for agent in ("a0", "a1"):
-        job.say(agent, Linked(1, recovers=True))
+        job.say(agent, Linked(1, recovers=True, last_run=1))
     job.say("a2", Hello("a2", 2, "10.0.0.2"), Join(5002, live=True))
     fence = job.last("a0", FenceAsk).fence
     for agent in ("a0", "a1"):
@@ -110,7 +110,7 @@ def test_workers_at_a_fence_that_will_wait_get_their_places_without_another_word
 def test_who_will_not_wait_in_process_is_waited_for() -> None:
     job = Job(min_nodes=1, max_nodes=4).running(0, 1, 2)
     for agent in ("a0", "a1", "a2"):
-        job.say(agent, Linked(1, recovers=True))
+        job.say(agent, Linked(1, recovers=True, last_run=1))
     job.say("a1", Leave())
     fence = job.last("a0", FenceAsk).fence
     for agent in ("a0", "a1", "a2"):
@@ -250,12 +250,12 @@ def test_survivors_restart_at_once_when_a_worker_fails() -> None:
 def test_a_round_that_waiting_workers_do_not_enter_is_ended() -> None:
     job = Job(min_nodes=2, max_nodes=2).running(0, 1)
     for agent in ("a0", "a1"):
-        job.say(agent, Linked(1, recovers=True))
+        job.say(agent, Linked(1, recovers=True, last_run=1))
     job.say("a0", WorkersFailed(1))
     job.say("a0", Join(5000, live=True))
     job.say("a1", Join(5001, live=True))
     assert job.state.phase is Phase.RUNNING and job.state.last_round == 2
-    job.say("a0", Linked(2, recovers=True))
+    job.say("a0", Linked(2, recovers=True, last_run=1))
     job.pass_time(59.0)
     assert job.state.phase is Phase.RUNNING, "a large state takes its time"
     job.pass_time(2.0)

@@ -70,7 +70,7 @@ def test_workers_of_a_plain_script_that_end_first_do_not_end_the_job() -> None:
 def test_where_workers_recovered_in_process_all_are_waited_for_after_the_loop() -> None:
     job = Job(min_nodes=1, max_nodes=2).running(0, 1)
     for agent in ("a0", "a1"):
-        job.say(agent, Linked(1, recovers=True), Finished(1))
+        job.say(agent, Linked(1, recovers=True, last_run=1), Finished(1))
     job.say("a0", WorkersFailed(1))
     job.say("a1", Join(5001))
     job.pass_time(5)
@@ -153,11 +153,11 @@ def test_after_the_coordinators_restart_the_end_goes_on_where_it_was() -> None:
 def test_all_are_told_that_training_is_complete_whatever_their_workers_do() -> None:
     job = Job(min_nodes=1, max_nodes=3).running(0, 1)
     for agent in ("a0", "a1"):
-        job.say(agent, Linked(1, recovers=True))
+        job.say(agent, Linked(1, recovers=True, last_run=1))
     job.say("a1", WorkersFailed(1))
     job.pass_time(0.5)
     job.say("a0", Join(5000, live=True))
-    job.say("a0", Linked(2, recovers=True))
+    job.say("a0", Linked(2, recovers=True, last_run=1))
     job.say("a1", Join(5001))  # told to start its workers, which takes long
     assert told(job, "a1")[-1] is Standby
     job.say("a0", Finished(2), WorkersSucceeded(2))

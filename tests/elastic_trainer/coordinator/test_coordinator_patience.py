@@ -31,7 +31,7 @@ def recovering(job: Job, *indexes: int) -> Job:
     job.running(*indexes)
     assert job.state.round is not None
     for index in indexes:
-        job.say(f"a{index}", Linked(job.state.round.round, recovers=True))
+        job.say(f"a{index}", Linked(job.state.round.round, recovers=True, last_run=1))
     return job
 
 
@@ -62,7 +62,7 @@ def test_a_state_that_takes_five_minutes_to_hand_over_is_waited_for() -> None:
         job.say("a0", Transferring(number, second << 28))
         job.pass_time(1.0)
     for agent in ("a0", "a1"):
-        job.say(agent, Linked(number, recovers=True))
+        job.say(agent, Linked(number, recovers=True, last_run=1))
     job.pass_time(1.0)
     assert job.state.phase is Phase.RUNNING and job.state.last_round == number
 
@@ -80,7 +80,7 @@ def test_a_newcomer_whose_state_stops_moving_is_left_out_for_longer_each_time() 
         assert job.members() == ["a0", "a1"], "the others train on"
         assert job.state.round is not None
         for agent in ("a0", "a1"):
-            job.say(agent, Linked(job.state.round.round, recovers=True))
+            job.say(agent, Linked(job.state.round.round, recovers=True, last_run=1))
         job.heard.clear()
         while "a0" not in job.heard or not any(isinstance(m, FenceAsk) for m in job.heard["a0"]):
             job.pass_time(0.5)
@@ -96,7 +96,7 @@ def test_a_newcomer_whose_state_stops_moving_is_left_out_for_longer_each_time() 
         assert job.members() == ["a0", "a1", "a2"]
     assert waits == [1, 2, 4]
     for agent in ("a0", "a1", "a2"):
-        job.say(agent, Linked(number, recovers=True))
+        job.say(agent, Linked(number, recovers=True, last_run=1))
     assert job.state.agents["a2"].late == 0, "it took its place"
 
 

@@ -49,7 +49,7 @@ def test_who_waits_is_let_in_at_once_when_the_max_rises() -> None:
 
 def test_who_stands_by_with_running_workers_is_let_in_too() -> None:
     job = Job(min_nodes=1, max_nodes=1).running(0)
-    job.say("a0", Linked(1, recovers=True))
+    job.say("a0", Linked(1, recovers=True, last_run=1))
     job.join(1)
     job.last("a1", Standby)
     job.say("a1", Join(5001, live=True))

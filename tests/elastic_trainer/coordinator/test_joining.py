@@ -54,7 +54,7 @@ def training(nodes: int, seconds: float, *, live: bool = True) -> Job:
 def link(job: Job, nodes: int) -> None:
     assert job.state.round is not None and len(job.members()) == nodes
     for index in range(nodes):
-        job.say(f"a{index}", Linked(job.state.round.round, recovers=True))
+        job.say(f"a{index}", Linked(job.state.round.round, recovers=True, last_run=1))
 
 
 def come(job: Job, *indexes: int) -> None:

@@ -46,7 +46,7 @@ from tests.examples import examples
 def stop_once_linked(job: Job, round_: int) -> FenceStop:
     """Return the stop that workers 0 and 1 are told once a round that somebody leaves is linked."""
     for index in (0, 1):
-        job.say(f"a{index}", Linked(round_, recovers=True))
+        job.say(f"a{index}", Linked(round_, recovers=True, last_run=1))
     fence = job.last("a0", FenceAsk).fence
     for index in (0, 1):
         job.say(f"a{index}", FenceReply(fence, 4))
@@ -59,7 +59,7 @@ class TableJob(Job):
     def linking(self, *indexes: int) -> None:
         assert self.state.round is not None
         for index in indexes:
-            self.say(f"a{index}", Linked(self.state.round.round, recovers=True), TABLES)
+            self.say(f"a{index}", Linked(self.state.round.round, recovers=True, last_run=1), TABLES)
 
     def training(self, *indexes: int) -> TableJob:
         self.running(*indexes)
@@ -232,7 +232,7 @@ def test_who_leaves_last_waits_for_its_round_to_link_and_commit() -> None:
     for stays in (False, True):
         job = Job(min_nodes=1, max_nodes=4).running(0, 1, 2)
         for index in (0, 1, 2):
-            job.say(f"a{index}", Linked(1, recovers=True))
+            job.say(f"a{index}", Linked(1, recovers=True, last_run=1))
         job.say("a2", Leave())
         fence = job.last("a2", FenceAsk).fence
         for index in (0, 1, 2):
@@ -306,7 +306,7 @@ def test_who_leaves_a_round_that_has_not_linked_waits_to_commit_where_too_few_st
     for low, dismissed in ((1, True), (2, False)):
         job = Job(min_nodes=low, max_nodes=4).running(0, 1)
         for index in (0, 1):
-            job.say(f"a{index}", Linked(1, recovers=True))
+            job.say(f"a{index}", Linked(1, recovers=True, last_run=1))
         job.join(2)
         job.say("a2", Join(5002, live=True))
         job.pass_time(0.5)
@@ -457,7 +457,7 @@ class LoopJob(TableJob):
     def linking(self, *indexes: int) -> None:
         assert self.state.round is not None
         for index in indexes:
-            linked = Linked(self.state.round.round, recovers=True, sharded=self.sharded)
+            linked = Linked(self.state.round.round, recovers=True, last_run=1, sharded=self.sharded)
             self.say(f"a{index}", linked)
 
 

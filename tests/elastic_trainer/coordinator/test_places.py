@@ -128,10 +128,31 @@ def test_who_came_to_the_state_as_its_round_broke_has_it() -> None:
     job.linking(0)
     job.feed(Lost("a0"))
     job.feed(Lost("a1"))
-    job.say("a9", Linked(job.state.last_round, recovers=True))
+    job.say("a9", Linked(job.state.last_round, recovers=True, last_run=1))
     job.back(9)
     job.say("a9", Leave())
     assert job.members() == ["a9"] and job.stepless
+
+
+def test_who_was_started_in_a_round_has_its_state_once_it_began_a_run() -> None:
+    job = LoopJob(min_nodes=2, max_nodes=4).between(0, 1)
+    job.back(0, 1)
+    job.linking(0, 1)
+    job.say("a9", Linked(job.state.last_round, recovers=True))  # its processes are there
+    job.feed(Lost("a1"))
+    job.say("a0", Leave(60.0))
+    job.back(0, 9)
+    assert not job.dismissed(0)
+
+
+def test_a_new_coordinator_takes_no_newcomer_for_one_that_has_the_state() -> None:
+    job = LoopJob(min_nodes=1, max_nodes=4)
+    for index in (0, 1):
+        hello = Hello(f"a{index}", index, f"10.0.0.{index}", last_round=4, holds=index == 0)
+        job.say(f"a{index}", hello, Join(5000 + index, live=True, round=4))
+    assert [job.state.agents[f"a{index}"].holds for index in (0, 1)] == [4, 0]
+    job.say("a0", Leave(60.0))
+    assert not job.dismissed(0)
 
 
 def test_who_waits_with_a_part_while_a_round_is_adopted_takes_it_into_the_next_one() -> None:
@@ -179,7 +200,7 @@ class Member(FakeAgent):
         """The newest round whose state its workers may have; 0: they have none."""
 
     def hello(self) -> Hello:
-        return replace(super().hello(), holds=self.live and self.trained > 0)
+        return replace(super().hello(), holds=self.trained > 0)
 
     @property
     def newest(self) -> int:
@@ -259,8 +280,7 @@ def test_the_last_with_the_newest_state_stands_at_a_fence_before_it_goes(
             for agent in list(world.values()):
                 agent.inbox = [one for one in agent.inbox if one is STARTED]
                 waits = agent.joined and agent.round is None
-                last = agent.last_round if agent.trained else 0
-                say(agent, agent.hello(), *[agent.join(last)] * waits)
+                say(agent, agent.hello(), *[agent.join(agent.last_round)] * waits)
         elif ready and draw.random() < 0.9:
             agent = draw.choice(ready)
             say(agent, *agent.read())

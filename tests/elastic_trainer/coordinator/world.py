@@ -128,7 +128,7 @@ class FakeAgent:
             finished=self.finished,
             succeeded=self.succeeded,
             recovers=self.recovers,
-            holds=self.live and self.last_round > 0,
+            holds=self.recovers and self.last_round > 0 and (self.live or self.linked),
         )
 
     def read(self) -> list[AgentMessage]:
@@ -142,7 +142,7 @@ class FakeAgent:
             self.fence, self.stop, self.fenced, self.step = 0, -1, False, -1
             self.commits = False
             self.finished = self.succeeded = False
-            return [Linked(message.round, recovers=self.recovers)]
+            return [Linked(message.round, recovers=self.recovers, last_run=1)]
         if isinstance(message, FenceAsk) and self.in_round(message.round):
             self.fence, self.stop, self.fenced = message.fence, -1, False
             self.commits = False

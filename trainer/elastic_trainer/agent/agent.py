@@ -694,9 +694,9 @@ class Agent:
 
     @property
     def _holds(self) -> bool:
-        """Tells whether workers wait for a round with what another one trained."""
-        waits = self._joining is not None and self._joining[1] is None
-        return waits and self._workers.local.round > 0
+        """Tells whether workers have what a round trained, and bring it to the next one."""
+        restarts = self._joining is not None and self._joining[1] is not None
+        return not restarts and self._workers.local.holds
 
     @property
     def _waits_in_process(self) -> bool:

@@ -93,6 +93,21 @@ class LocalRound:
     """Each of its workers has a part of the state that others may not have."""
     carried: bool = False
     """Its workers were in another round before."""
+    came: bool = False
+    """Its workers have come to the state of a round before this one."""
+
+    def next(self, number: int) -> LocalRound:
+        """Return the round in which the same workers get places after this one."""
+        return LocalRound(
+            number,
+            self.workers,
+            self.local_world_size,
+            told_bytes=self.told_bytes,
+            failed=self.failed,
+            sharded=self.sharded,
+            carried=True,
+            came=self.holds,
+        )
 
     def digested(self, step: int, local_rank: int, digest: str) -> tuple[str, ...]:
         """Note a worker's digest; return all of that step by local rank, once they are known."""
@@ -120,6 +135,13 @@ class LocalRound:
         workers = self.workers.values()
         able = self.complete and not (self.failed or self.finished or self.ended)
         return able and all(worker.recovers for worker in workers)
+
+    @property
+    def holds(self) -> bool:
+        """Its workers have what this round, or one before it, trained: unlike newcomers whose round
+        ended before they came to its state."""
+        came = self.came or (self.round > 0 and len(self.joined) == len(self.workers))
+        return self.recovers and came
 
     @property
     def stuck(self) -> bool:

@@ -159,15 +159,7 @@ class WorkerServer:
         followed = [] if before.round else [begun.rank_of(one.agent) for one in self.feeders]
         size = before.local_world_size
         fed_wrongly = any(rank // max(1, size) in followed for rank in begun.diverged)
-        local = self.local = LocalRound(
-            begun.round,
-            before.workers,
-            before.local_world_size,
-            told_bytes=before.told_bytes,
-            failed=before.failed,
-            sharded=before.sharded,
-            carried=True,
-        )
+        local = self.local = before.next(begun.round)
         for local_rank, worker in local.workers.items():
             worker.local = local
             worker.reply, worker.fenced, worker.idle = None, False, False

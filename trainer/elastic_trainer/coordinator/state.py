@@ -202,7 +202,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         told_stop=hello.stop_step,
         told_commit=hello.stop_commits,
         fenced=hello.fenced,
-        holds=hello.last_round if hello.holds or (hello.linked and hello.recovers) else 0,
+        holds=hello.last_round if hello.holds else 0,
         sharded=hello.sharded,
         port=hello.port,
         taken=_taken_in(state.settings.term, hello.electorate),
@@ -293,16 +293,13 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
     if member and (agent.attached or state.phase is Phase.ADOPTING):
         draft.end_round(f"workers of worker {agent.pod_index} failed", failed=agent.agent)
     went, agent = agent.attached, draft.state.agents[agent.agent]
-    # Of a round that this coordinator knows nothing of they are believed to have come to its state.
-    known = max((one.round for one in state.rounds), default=0)
-    holds = message.round if message.round > known else agent.holds
     agent = replace(
         agent,
         joined_at=draft.now,
         store_port=message.store_port,
         live=message.live,
         standby=False,
-        holds=holds if message.live else 0,
+        holds=agent.holds if message.live else 0,
     )
     if agent.leaving:
         if went or not waits_for_round(draft.state, agent, draft.now):
@@ -314,7 +311,9 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
 
 def _linked(draft: Draft, agent: Agent, message: Linked) -> None:
     recovers, pids, port = message.recovers, message.pids, message.feed_port
-    holds = max(agent.holds, message.round) if recovers else 0  # though its round be over by now
+    # They have begun a run once they came to their round's state, though it be over by now.
+    came = message.round if message.last_run else 0
+    holds = max(agent.holds, came) if recovers else 0
     draft.put(agent := replace(agent, holds=holds, sharded=message.sharded or agent.sharded))
     if agent.attached and _round_number(draft.state) == message.round:
         draft.put(replace(agent, linked=True, recovers=recovers, pids=pids, late=0, feed_port=port))
