@@ -249,8 +249,8 @@ class Training:
                 self.counts.resizes += 1
                 while 0 < len(self.nodes) < self.unit:  # it waits for others
                     self.nodes.append(self._new_node())
-                # Who would make no whole unit waits beside the job, with its part of what is divided
-                # among all ranks.
+                # Who would make no whole unit waits beside the job, and so does its part of what is
+                # divided among all ranks.
                 del self.nodes[len(self.nodes) // self.unit * self.unit :]
                 self.safe = min(self.safe, self._whole_in_memory())
             return
