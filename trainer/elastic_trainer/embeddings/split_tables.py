@@ -117,6 +117,8 @@ class SplitTables:
         """Changes since the last save of this round; empty: there is none to be followed."""
         self._base = NOTHING
         """Identity of the save that has all rows."""
+        self._alone = False
+        """True where no commit stood on another one when the last save was written."""
         self._left: list[OwnerMap] = []
         """Buckets that are still to be moved, as who holds what after each part of them."""
         self._leaving: tuple[bool, ...] = ()
@@ -411,16 +413,18 @@ class SplitTables:
     # ---- commits
 
     def save(self, storage: Storage, identity: Identity) -> None:
-        """Write what changed since the last save, or all: at first, after each round, and once many
-        saves would have to be read."""
+        """Write what changed since the last save, or all: at first, after each round, once many
+        saves would have to be read, and where a damaged file of the last one could take all
+        commits."""
         earlier = [*self._files.get("before", ()), self._files]
-        if not self._changed or len(earlier) > MOST_CHANGES:
+        if not self._changed or len(earlier) > MOST_CHANGES or self._alone:
             earlier = []
             self._save_all_next()  # until this one is whole
             self._base = identity
         base = self._base if earlier else None
         try:
-            files = write_tables(storage, self._group, identity, self._parts(), base)
+            parts = self._parts()
+            files, self._alone = write_tables(storage, self._group, identity, parts, base)
         except BaseException:
             self._save_all_next()  # what was taken of the changes is in no save
             raise

@@ -43,8 +43,9 @@ def write_tables(
     identity: Identity,
     parts: Mapping[str, Part],
     base: Identity | None = None,
-) -> dict[str, Any]:
-    """Write them on all ranks; return what a commit has to say to find them again.
+) -> tuple[dict[str, Any], bool]:
+    """Write them on all ranks; return what a commit has to say to find them again, and whether no
+    commit stands on another base.
 
     Args:
         base: of the save with all rows that these are changes to; None: these are all.
@@ -79,16 +80,17 @@ def write_tables(
         if group.rank == 0:
             storage.abandon(place)
         raise UnavailableError(problems[0])
+    published = None
     if group.rank == 0:
         try:
-            place = attachments.publish(place, identity, base)
+            published = attachments.publish(place, identity, base)
         except StorageError as error:
             problem = str(error)
-    place, problem = group.from_rank(0, (place, problem))
-    if problem is not None:
-        raise UnavailableError(problem)
+    published, problem = group.from_rank(0, (published, problem))
+    if published is None:
+        raise UnavailableError(str(problem))
     files = {one: [record.size, record.xxh3] for one, record, _ in said if record is not None}
-    return {"place": place, "files": files}
+    return {"place": published.place, "files": files}, published.alone
 
 
 def read_tables(

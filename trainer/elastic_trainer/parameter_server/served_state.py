@@ -153,8 +153,11 @@ class ServedState:
                 after = self._files if self._follows() else None
                 base = self._base if after is not None else None
                 saved = self._tables.write(os.path.join(_folder(storage), place), after)
-                files = {**saved, "place": attachments.publish(place, identity, base)}
+                published = attachments.publish(place, identity, base)
+                files = {**saved, "place": published.place}
                 self._base = identity if base is None else base
+                if published.alone:
+                    self._base = NOTHING  # else a damaged file of this one could take all commits
             except (StorageError, ServerError) as error:
                 self._base = NOTHING
                 problem = str(error)

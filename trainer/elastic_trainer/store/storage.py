@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from elastic_trainer.retry import describe
+from elastic_trainer.store.attachment_name import bases_by_commit
 from elastic_trainer.store.commit import STEP, Commit, decode, encode
 from elastic_trainer.store.content import Content
 from elastic_trainer.store.errors import (
@@ -531,7 +532,7 @@ class Storage(OwnedFolder):
                 seen: since for seen, since in self._first_seen.items() if seen[0] in names
             }
             found = {name: self._look(name) for name in names if STEP.fullmatch(name)}
-            for name in removable(found, self.keep):
+            for name in removable(found, self.keep, bases_by_commit(names)):
                 complete = found[name].condition is Condition.COMPLETE
                 if complete or self._is_abandoned(name):
                     self._files.remove(name)
