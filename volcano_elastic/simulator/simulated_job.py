@@ -20,8 +20,14 @@ class SimulatedJob:
     """Counts the progress of one job; the simulation tells it each change of size."""
 
     def __init__(
-        self, trace: TraceJob, job: Job, pause: float, only: frozenset[str] | None = None
+        self,
+        trace: TraceJob,
+        job: Job,
+        pause: float,
+        everybody: dict[str, Pod],
+        only: frozenset[str] | None = None,
     ) -> None:
+        """`everybody`: all pods of the cluster by uid, to which its own are added."""
         self.trace = trace
         self.only = only
         """Names of the nodes that it may go to; None: any."""
@@ -45,7 +51,7 @@ class SimulatedJob:
         """Counts changes of the expected finish; an older expectation is void."""
         self.hours_change = math.inf
         """Until then `count_hours` would find nothing new."""
-        self._pause = pause
+        self._pause, self._everybody = pause, everybody
 
     @property
     def unbound(self) -> int:
@@ -53,7 +59,8 @@ class SimulatedJob:
 
     def begin_with(self, pods: Iterable[Pod]) -> None:
         """Take over the pods that it has when the simulation begins."""
-        self.pods = {pod.index: pod for pod in pods}
+        for pod in pods:
+            self._put(pod)
         self.bound = sum(pod.node is not None for pod in self.pods.values())
         self.since = self.resume = 0.0
 
@@ -67,7 +74,7 @@ class SimulatedJob:
         while len(self.pods) < job.desired:
             if index not in self.pods:
                 key = f"{job.key}-{LABEL}-{index}"
-                self.pods[index] = Pod(
+                pod = Pod(
                     key=key,
                     uid=f"{key} {now}",
                     requests=job.pod_requests,
@@ -81,10 +88,15 @@ class SimulatedJob:
                     node_affinity=job.node_affinity,
                     priority=job.priority,
                 )
+                self._put(pod)
             index += 1
 
+    def _put(self, pod: Pod) -> None:
+        """Add one of its pods, or change what it is."""
+        self.pods[pod.index] = self._everybody[pod.uid] = pod
+
     def bind(self, index: int, node: str) -> None:
-        self.pods[index] = replace(self.pods[index], node=node, running=True)
+        self._put(replace(self.pods[index], node=node, running=True))
         self.bound += 1
 
     def resized(self, decision: Decision, now: datetime) -> list[Pod]:
@@ -98,12 +110,12 @@ class SimulatedJob:
         leaving = set(decision.remove)
         gone = [pod for pod in self.pods.values() if pod.key in leaving]
         for pod in gone:
-            del self.pods[pod.index]
+            del self.pods[pod.index], self._everybody[pod.uid]
             self.bound -= pod.node is not None
         if any(pod.protected for pod in gone):
             lowest = sorted(self.pods.values(), key=lambda pod: (pod.node is None, pod.index))
             for pod in lowest[: self.job.min]:
-                self.pods[pod.index] = replace(pod, protected=True)
+                self._put(replace(pod, protected=True))
         return gone
 
     def settle(self, now: float) -> float | None:

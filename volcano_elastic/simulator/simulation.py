@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import chain
 from operator import attrgetter
 
 from volcano_elastic.api.queue_policy import QueuePolicy, effective
@@ -100,9 +99,8 @@ class _Simulation:
         """Those of them that the scheduler has not looked at yet."""
         self._released = False
         """Room has come free since it looked at the others."""
-        self._leaving: dict[str, Pod] = {}
-        self._left_since: set[str] = set()
-        """Uids of the pods of others that were leaving when it began."""
+        self._pods = {pod.uid: pod for pod in self._base.pods}
+        """All that there are, by uid."""
         self._touched: dict[str, SimulatedJob] = {}
         self._resized: dict[str, SimulatedJob] = {}
         """Those whose pods need not be as many as they should."""
@@ -141,7 +139,8 @@ class _Simulation:
     def _begin_with(self, present: PresentJob) -> None:
         """Let a job be there from the beginning."""
         trace = present.trace
-        simulated = SimulatedJob(trace, present.job, self._config.pause, present.only)
+        job, pause = present.job, self._config.pause
+        simulated = SimulatedJob(trace, job, pause, self._pods, present.only)
         simulated.begin_with(present.pods)
         for pod in present.pods:
             if pod.node is not None:
@@ -156,8 +155,6 @@ class _Simulation:
     def _leave_later(self, pod: Pod) -> None:
         """Free the room of a pod that is leaving when the simulation begins."""
         if pod.terminating and pod.leaves_by is not None:
-            self._leaving[pod.uid] = pod
-            self._left_since.add(pod.uid)
             at = max(0.0, (pod.leaves_by - self._config.zero).total_seconds())
             self._at(at, lambda at: self._gone([pod]))
 
@@ -265,7 +262,8 @@ class _Simulation:
             speeds=self._speeds(trace),
             pause=timedelta(seconds=self._config.pause),
         )
-        simulated = self._simulated[trace.name] = SimulatedJob(trace, job, self._config.pause)
+        simulated = SimulatedJob(trace, job, self._config.pause, self._pods)
+        self._simulated[trace.name] = simulated
         if rigid:
             self._create_pods(simulated, trace.submit)
         else:
@@ -295,7 +293,7 @@ class _Simulation:
 
     def _gone(self, pods: list[Pod]) -> None:
         for pod in pods:
-            self._leaving.pop(pod.uid, None)
+            self._pods.pop(pod.uid, None)
             if pod.node is not None:
                 self._nodes.give(pod.node, pod.requests.get(self._config.resource, 0))
         self._changed = self._released = True
@@ -428,18 +426,15 @@ class _Simulation:
         self._grace_spent += grace * len(pods)
         for pod in pods:
             leaves_by = self._config.moment(now + grace)
-            self._leaving[pod.uid] = replace(pod, terminating=True, leaves_by=leaves_by)
+            self._pods[pod.uid] = replace(pod, terminating=True, leaves_by=leaves_by)
         self._at(now + grace, lambda at: self._gone(pods))
 
     def _snapshot(self, now: float) -> Snapshot:
-        everybody = self._simulated.values()
         self._count_hours(now)
-        pods = [simulated.pods.values() for simulated in everybody]
-        others = (pod for pod in self._base.pods if pod.uid not in self._left_since)
         return replace(
             self._base,
-            pods=tuple(chain.from_iterable([*pods, others, self._leaving.values()])),
-            jobs=tuple([simulated.job for simulated in everybody]),
+            pods=tuple(self._pods.values()),
+            jobs=tuple([simulated.job for simulated in self._simulated.values()]),
             memory=self._memory,
         )
 
