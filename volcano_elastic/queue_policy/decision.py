@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
 from volcano_elastic.cluster_state.queue_figures import QueueFigures
 from volcano_elastic.cluster_state.reason import NoChange, Reason
+from volcano_elastic.snapshot.record import record
 from volcano_elastic.snapshot.snapshot import Memory
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Decision:
     """Change `job` from one size to another; when shrinking, exactly these pods leave."""
 
@@ -32,7 +33,7 @@ class Decision:
     """The queue is in mode DryRun: shown, not carried out."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """The result of one plan: sizes that change, claims that wait, and facts for the next plan."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Annotated, NamedTuple
 
@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from volcano_elastic.api.queue_policy import QueuePolicy
 from volcano_elastic.api.role import elastic
+from volcano_elastic.snapshot.record import record
 
 Instant = Annotated[datetime, Meta(tz=True)]
 """Files must say the time zone: plans compare these with now."""
@@ -39,7 +40,7 @@ NodeAffinity = tuple[tuple[Requirement, ...], ...]
 Empty: any node will do."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Node:
     name: str
     allocatable: Resources
@@ -57,7 +58,7 @@ class Node:
         return self.ready and not self.unschedulable and not self.leave
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pod:
     """A pod of any scheduler that has not finished."""
 
@@ -95,7 +96,7 @@ class Pod:
     """Since when a pod without job and gang waits, because a scheduler found no node for it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Job:
     """A PyTorchJob that is neither finished nor suspended nor being deleted."""
 
@@ -145,7 +146,7 @@ class Job:
         return self.max > self.min
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gang:
     """A PodGroup that is not one of our jobs', e.g. a vcjob's."""
 
@@ -163,7 +164,7 @@ class Gang:
     only its minimum."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Queue:
     name: str
     open: bool = True
@@ -178,7 +179,7 @@ class Queue:
     reclaimable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Quota:
     """A ResourceQuota: what all pods of a namespace may ask for together."""
 
@@ -192,7 +193,7 @@ class Quota:
     """It counts only some pods, by priority class, say."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetAside:
     """A claim that had room and did not start: something is in its way that we don't model."""
 
@@ -201,7 +202,7 @@ class SetAside:
     """How often in a row; each time is twice as long as the one before."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Freed:
     """Surplus that was told to leave for a gang or a pod of others."""
 
@@ -214,7 +215,7 @@ class Freed:
     """Uids of the pods told to leave."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unplaced:
     """Surplus of a job that found no place."""
 
@@ -225,7 +226,7 @@ class Unplaced:
     """Since then: growth stays away for one cooldown less than `times`, not for the first."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Memory:
     """Facts that a plan hands to the next, by key of the job or gang, or by `pod KEY` of a pod
     without one. Losing it costs only calm, so it may live in the operator's memory."""
@@ -246,7 +247,7 @@ class Memory:
     ask for that surplus, say: until they start they go first, or it would take what leaves."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Snapshot:
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = ()
