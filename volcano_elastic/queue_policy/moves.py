@@ -112,8 +112,9 @@ class Moves:
 
     def run(self) -> None:
         """Ask idle room, then releasing room, then other jobs, until nobody gets anything."""
-        self._ask(FreeRoom(self, Room.IDLE))
         nodes, growing = self.draft.nodes, self._growth_queues.values()
+        if any(nodes.slots(s, Room.IDLE).total() for s in {takers.shape for takers in growing}):
+            self._ask(FreeRoom(self, Room.IDLE))
         if nodes.kept or nodes.bases[Room.RELEASING] != nodes.bases[Room.IDLE]:
             self._ask(FreeRoom(self, Room.RELEASING))
         others = OtherJobs(self)

@@ -42,7 +42,7 @@ from volcano_elastic.snapshot.snapshot import Pod
 RIGHT = Rank._fields.index("right")
 """Where ranks begin to tell a claim's own queue from others."""
 FEW = 128
-"""Nodes that all claims of a queue may look at."""
+"""Nodes that all claims of a queue may look at; their surplus is counted at once."""
 GLANCE = 16
 """Nodes that tell most of the time whether surplus could be enough."""
 
@@ -82,8 +82,8 @@ class VictimSearch:
 
     def might_fit(self, shape: Shape, count: int) -> bool:
         """Return whether so many pods of a shape might fit if all surplus left."""
-        left = count
-        for n in self._draft.cluster.eligible(shape)[:GLANCE]:
+        left, places = count, self._draft.cluster.eligible(shape)
+        for n in places[:GLANCE] if len(places) > FEW else ():
             room = map(add, self._nodes.left(n), self._nodes.states[n].surplus_total)
             left -= slots_in(tuple(room), shape)
             if left <= 0:
