@@ -96,7 +96,7 @@ def test_what_a_queue_knows_of_jobs_that_run_is_kept_while_others_only_wait() ->
     came = cluster_state(replace(snapshot, jobs=(a, waits)), before)
     assert came.queues[a.queue].first_victims is victims
     assert came.queues[a.queue].growth is growth
-    assert [claim.key for claim in came.queues[a.queue].waiting] == ["ns/waits"]
+    assert [[claim.key for claim in line] for line in came.lines.values()] == [["ns/waits"]]
     fewer = cluster_state(replace(snapshot, pods=snapshot.pods[:1]), before)
     assert not fewer.queues[a.queue].first_victims, "its worker 0 alone is left"
 
@@ -105,11 +105,11 @@ def test_what_a_queue_knows_of_jobs_that_wait_is_kept_while_only_others_change()
     a, waits = job("a", 1, 4, 2), job("waits", 2, 4, 2)
     snapshot = world([node("n0", 4)], [a, waits], pods(a, "n0", "n0"))
     before = cluster_state(snapshot)
-    lines = before.queues[a.queue].lines
+    [line] = before.lines.values()
     worked = cluster_state(replace(snapshot, jobs=(replace(a, gpu_hours=1.0), waits)), before)
-    assert worked.queues[a.queue].lines is lines
+    assert [*worked.lines.values()] == [line]
     started = replace(snapshot, pods=(*snapshot.pods, *pods(waits, "n0", "n0")))
-    assert not cluster_state(started, before).queues[a.queue].lines
+    assert not cluster_state(started, before).lines
 
 
 def test_a_job_that_comes_after_its_pods_is_known_to_their_node() -> None:

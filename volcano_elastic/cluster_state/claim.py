@@ -73,6 +73,11 @@ class Claim:
     def kind(self) -> Kind:
         return Kind(self.queue, self.groups, self.unmodelled, self.priority, self.runs, self.own)
 
+    @fact
+    def line(self) -> tuple[Kind, str]:
+        """All that whether it can be served depends on, a quota included."""
+        return self.kind, self.key.rpartition("/")[0]
+
     @property
     def own(self) -> str | None:
         """Key of its job if that runs without worker 0: its own surplus is asked first."""

@@ -15,6 +15,7 @@ from volcano_elastic.api.queue_policy import QueuePolicy
 from volcano_elastic.cluster_state.claim import (
     SCHEDULERS,
     Claim,
+    Kind,
     gang_claim,
     in_order,
     pod_claim,
@@ -116,6 +117,11 @@ class ClusterState:
     open_nodes: tuple[str, ...]
     """Names of the nodes that take pods."""
     jobs: Mapping[str, JobState]
+    unsettled: Sequence[str]
+    """Keys of jobs of which something may have to be corrected, or that ask for part of a minimum;
+    in order."""
+    lines: Mapping[tuple[Kind, str], tuple[Claim, ...]]
+    """Claims of jobs that have not started, each line in order."""
     queues: Mapping[str, QueueState]
     gangs: Mapping[str, GangState]
     per_node: dict[Shape, int]
@@ -132,16 +138,9 @@ class ClusterState:
     def waiting(self) -> Sequence[Sequence[Claim]]:
         """Claims of jobs, gangs and pods that have not started. Of a line, which is in order, none
         can be served in a plan in which the one before can't."""
-        jobs = chain.from_iterable([queue.lines for queue in self.queues.values()])
         pods = chain.from_iterable([gang.pod_claims.values() for gang in self.gangs.values()])
         others = (*(claim for claim in self.gang_claims if not claim.runs), *pods)
-        return [*jobs, *([claim] for claim in others)]
-
-    @property
-    def unsettled(self) -> Sequence[str]:
-        """Keys of jobs of which something may have to be corrected, in order."""
-        queues = self.queues.values()
-        return sorted([state.job.key for queue in queues for state in queue.unsettled])
+        return [*self.lines.values(), *([claim] for claim in others)]
 
     @fact
     def least_surplus(self) -> Mapping[LeastSurplus, Sequence[str]]:

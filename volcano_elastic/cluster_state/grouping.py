@@ -14,6 +14,7 @@ from operator import attrgetter, is_not, itemgetter
 from typing import TypeVar
 
 from volcano_elastic.api.queue_policy import Order, QueuePolicy, Step, effective
+from volcano_elastic.cluster_state.claim import Claim, Kind
 from volcano_elastic.cluster_state.cluster_state import ClusterState, GangState
 from volcano_elastic.cluster_state.fact import keep_facts
 from volcano_elastic.cluster_state.fit import Dimensions, Shape, admits
@@ -63,6 +64,8 @@ def _nothing(snapshot: Snapshot) -> ClusterState:
         numbers={},
         open_nodes=(),
         jobs={},
+        unsettled=(),
+        lines={},
         queues={},
         gangs={},
         per_node={},
@@ -205,6 +208,8 @@ class _Grouping:
             numbers=self._numbers,
             open_nodes=self._open_nodes,
             jobs=jobs,
+            unsettled=sorted({*before.unsettled} - keys | {s.job.key for s in come if s.unsettled}),
+            lines=self._lines(gone, come),
             queues=queues,
             gangs=gangs,
             per_node=self._per_node,
@@ -213,6 +218,16 @@ class _Grouping:
         if self._numbers is before.numbers:
             state.learn(before, on)
         return state
+
+    def _lines(
+        self, gone: Iterable[JobState], come: Iterable[JobState]
+    ) -> Mapping[tuple[Kind, str], tuple[Claim, ...]]:
+        """Claims that wait, in lines; those that nobody joined or left are the same."""
+        went, joins = ([c for s in each if (c := s.waiting_claim)] for each in (gone, come))
+        lines, changed = regrouped(self._before.lines, went, joins, attrgetter("line"))
+        joined = {at: lines[at] for at in changed & lines.keys()}
+        order = attrgetter("order")
+        return {**lines, **{at: tuple(sorted(line, key=order)) for at, line in joined.items()}}
 
     def _change_nodes(self, gone: Iterable[Node], come: Iterable[Node]) -> None:
         nodes = dict(self._nodes_before)

@@ -232,6 +232,11 @@ class JobState:
             and (best is None or size <= max(best, job.min))
         )
 
+    @property
+    def unsettled(self) -> bool:
+        """True if something may have to be corrected, or if part of its minimum waits."""
+        return not (self.settled or self.unstarted)
+
     @fact
     def unstarted(self) -> bool:
         """True if nothing of it runs or has run, and it asks for its minimum and no more: its claim

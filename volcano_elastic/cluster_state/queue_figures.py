@@ -59,11 +59,13 @@ def queue_figures(cluster: ClusterState, asking: Iterable[Claim]) -> dict[str, Q
                 i = tree.dimension[queue]
                 if i is not None:
                     surplus[queue] += vector[i] * times
-    requests = [(queue.name, queue.requested) for queue in cluster.queues.values()]
+    # All claims of a line ask for the same.
+    alike = [(claims[0], len(claims)) for claims in cluster.lines.values()]
+    requests = [(claim.queue, [amount * n for amount in claim.request]) for claim, n in alike]
     others = (*asking, *(claim for claim in cluster.gang_claims if not claim.runs))
     requests += [(claim.queue, claim.request) for claim in others]
     for asker, request in requests:
-        for queue in tree.chains.get(asker, ()) if request else ():
+        for queue in tree.chains.get(asker, ()):
             i = tree.dimension[queue]
             if i is not None:
                 owed[queue] += request[i]

@@ -11,7 +11,6 @@ from itertools import chain
 from operator import add, attrgetter, sub
 from typing import NamedTuple
 
-from volcano_elastic.cluster_state.claim import Claim, Kind
 from volcano_elastic.cluster_state.fact import fact, keep_facts, value
 from volcano_elastic.cluster_state.fit import UNLIMITED, Shape, Vector
 from volcano_elastic.cluster_state.job_pods import FirstVictim
@@ -61,10 +60,8 @@ class QueueState:
             for state in come:
                 held = tuple(map(add, held, state.by_role.held))
             self.__dict__["held"] = held
-        kinds = {state.unstarted for state in (*gone, *come)}
-        for others, facts in ((False, _OF_UNSTARTED), (True, _OF_STARTED)):
-            if kinds == {others}:
-                keep_facts(before, self, facts)
+        if all(state.unstarted for state in (*gone, *come)):
+            keep_facts(before, self, _OF_STARTED)
 
     @fact
     def started(self) -> Sequence[JobState]:
@@ -76,11 +73,6 @@ class QueueState:
     def surplus(self) -> int:
         """Amount of the policy's resource that pods beyond minimums hold."""
         return sum([state.by_role.surplus for state in self.started])
-
-    @fact
-    def unsettled(self) -> tuple[JobState, ...]:
-        """Jobs of which something may have to be corrected, or that ask for part of a minimum."""
-        return tuple([state for state in self.started if not state.settled])
 
     @fact
     def excluding(self) -> tuple[JobState, ...]:
@@ -107,7 +99,7 @@ class QueueState:
     @fact
     def least_loss(self) -> float:
         """The smallest of their losses."""
-        return min(self.losses).loss if self.losses else math.inf
+        return min([key.loss for key in self.losses], default=math.inf)
 
     @fact
     def givers(self) -> Sequence[JobState]:
@@ -164,26 +156,6 @@ class QueueState:
         return LeastSurplus(largest, int(single), all(map(attrgetter("running"), bound)))
 
     @fact
-    def waiting(self) -> Sequence[Claim]:
-        """Claims of jobs that have not started, in order."""
-        waiting = [state.waiting_claim for state in self.jobs if not state.settled]
-        found = [claim for claim in waiting if claim is not None]
-        return sorted(found, key=attrgetter("order"))
-
-    @fact
-    def lines(self) -> Sequence[Sequence[Claim]]:
-        """The same, apart by all that whether one can be served depends on, a quota included."""
-        found: defaultdict[tuple[Kind, str], list[Claim]] = defaultdict(list)
-        for claim in self.waiting:
-            found[claim.kind, claim.key.rpartition("/")[0]].append(claim)
-        return [*found.values()]
-
-    @fact
-    def requested(self) -> Sequence[int]:
-        """Amounts that they ask for together."""
-        return [sum(column) for column in zip(*[c.request for c in self.waiting], strict=True)]
-
-    @fact
     def kept_unasked(self) -> Mapping[str, NoChange]:
         """Reasons of jobs to keep their size while nobody waits."""
         return {s.job.key: s.kept.unasked for s in self.jobs if s.kept is not None}
@@ -209,13 +181,10 @@ class QueueState:
         return sorted([(ready, key) for ready, key in found if ready is not None], reverse=True)
 
 
-_OF_UNSTARTED = frozenset(("waiting", "lines", "requested"))
-"""Facts that follow from jobs that have not started, whatever becomes of the others."""
 _OF_STARTED = frozenset(
     (
         "started",
         "surplus",
-        "unsettled",
         "growth",
         "losses",
         "least_loss",
@@ -229,4 +198,4 @@ _OF_STARTED = frozenset(
         "cooling",
     )
 )
-"""Facts that follow from jobs that have."""
+"""Facts that follow from jobs that have started, whatever becomes of the others."""
