@@ -1,4 +1,4 @@
-"""What a warm worker does at its end."""
+"""A warm worker's end: which exit handlers run."""
 
 from __future__ import annotations
 

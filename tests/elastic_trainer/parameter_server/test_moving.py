@@ -329,11 +329,15 @@ async def test_who_has_taken_rows_since_its_last_word_does_not_end(
     run = Run()
     for _ in range(3):
         run.push()
-    taken = 0
+    reports = taken = 0
+    heard = asyncio.Event()
 
     class First:
         async def Report(self, report: Any, timeout: float) -> Any:  # noqa: N802
-            nonlocal taken
+            nonlocal reports, taken
+            reports += 1
+            if reports == 2:
+                heard.set()
             holds = np.frombuffer(report.held, dtype=np.int8).any()
             taken += (await run.move(0, pushes=False))[0]
             return messages.Owners(released=report.leaving and not holds)
@@ -341,7 +345,7 @@ async def test_who_has_taken_rows_since_its_last_word_does_not_end(
     monkeypatch.setattr(run.target._stubs, "of", lambda _: First())
     run.target.leave()
     follows = asyncio.create_task(run.target._follow())
-    await asyncio.sleep(0.5)
+    await heard.wait()  # until it says something again, after all that it does on an answer
     assert taken and not run.target.ended.is_set()
     run.check()
     follows.cancel()
