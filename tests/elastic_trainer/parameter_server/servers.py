@@ -68,9 +68,10 @@ class Servers:
         self.first = ""
         self.first = self.start()
 
-    def start(self, address: str = "", dies: str = "") -> str:
+    def start(self, address: str = "", dies: str = "", own: Sequence[object] = ()) -> str:
         """Args:
         dies: when it sends itself SIGKILL, see SCRIPT.
+        own: options of this one, which count before those of all.
         """
         joins = bool(self.first) and address != self.first
         address = address or f"127.0.0.1:{free_port()}"
@@ -80,7 +81,7 @@ class Servers:
             dies,
             self._lease,
             2 * self._lease,
-            *("--port", address.split(":")[1], *self._options, *more),
+            *("--port", address.split(":")[1], *self._options, *more, *own),
         )
         return address
 
