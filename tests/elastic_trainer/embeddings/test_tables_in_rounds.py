@@ -344,6 +344,27 @@ def test_tables_in_a_loop_of_ones_own_end_as_undisturbed_over_leaves_joins_and_k
     assert_undisturbed(job, tmp_path / "undisturbed", table_job.train_own_loop)
 
 
+def test_a_lone_survivor_of_a_loop_of_ones_own_leaves_the_newest_save_in_storage(
+    job: Job, tmp_path: Path
+) -> None:
+    """Its processes ended with the round: what was trained since that save is gone already."""
+    job.nodes = f"2:{HOLDERS}"
+    job.start(0, 1, restarts=100, environment={"EVERY": "10", **OWN_LOOP})
+    job.until("there are commits", lambda told: told["committed_step"] >= 20)
+    os.killpg(job.agents[1].pid, signal.SIGKILL)
+    job.until("one waits for others", lambda told: told["phase"] == "forming")
+    job.agents[0].send_signal(signal.SIGTERM)
+    assert job.wait(0) == 0, job.logs()
+    last = max(int(n) for path in job.folder.glob("steps-*") for n in path.read_text().split())
+    newest = Storage(job.folder / "commits").newest()
+    assert newest is not None and newest.step == last - last % 10, job.logs()
+    job.start(0, 2, restarts=100, environment=OWN_LOOP)
+    assert job.stepping(2)["rounds"][-1]["first_step"] == newest.step + 1
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in (0, 2)] == [0, 0], job.logs()
+    assert_undisturbed(job, tmp_path / "undisturbed", table_job.train_own_loop)
+
+
 @pytest.mark.parametrize("point", ["push", "apply", "save"])
 def test_a_kill_within_a_step_or_a_save_of_a_loop_of_ones_own_costs_no_exactness(
     job: Job, tmp_path: Path, point: str
