@@ -226,8 +226,8 @@ def test_a_worker_that_waits_for_its_next_round_is_left_alone(node: Node) -> Non
         assert node.agent._hello().holds is (number == 2)
         if number == 1:
             node.hear(node.round(2))
-            until(lambda: node.agent._workers.local.linked)
-            assert node.agent._hello().holds
+            until(lambda: node.agent._hello().holds)
+            assert node.agent._workers.local.round == 2
     until(lambda: node.agent._round_exit.ending is None)
     assert not node.agent.restart_wanted()
     assert node.worker.poll() is None
