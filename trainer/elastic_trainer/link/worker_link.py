@@ -2,12 +2,8 @@
 
 Training processes hold no gRPC: one line a message (elastic_trainer.link.message), read by one
 daemon thread. Progress is not sent at all: a step's number and time are stores into a mapped
-page (elastic_trainer.link.progress) that the agent reads when it wants to know.
-
-Why a rank never runs past a fence: asked for its step, a rank answers the one in progress and from
-then on holds at the end of the step after it, until it is told where to stop; the stop step is the
-greatest answer plus one, hence no smaller than any rank's hold. Asked to stop at once, as where
-steps are long, it holds at the end of the step in progress, and the greatest answer is the stop.
+page (elastic_trainer.link.progress) that the agent reads when it wants to know. Where a rank stops
+at a fence is RankFence's (elastic_trainer.link.rank_fence).
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from elastic_trainer.link import error_file
 from elastic_trainer.link.figures import Figures, encoded
@@ -56,7 +52,6 @@ from elastic_trainer.link.message import (
     SecondaryFailure,
     Settle,
     Settled,
-    StepInProgress,
     Stepped,
     StopAt,
     StopCancelled,
@@ -69,6 +64,7 @@ from elastic_trainer.link.message import (
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.output import complain, flush
 from elastic_trainer.link.progress import ProgressPage
+from elastic_trainer.link.rank_fence import RankFence
 from elastic_trainer.link.stack import offer_stack
 from elastic_trainer.link.whereabouts import whereabouts
 from elastic_trainer.metrics import table_load
@@ -85,6 +81,9 @@ MOST_CHARACTERS = 4000
 """Most characters of a reason to give up."""
 BLAME_SECONDS = 1.0
 """How long a failing worker waits to hear that another one failed first."""
+
+
+_Answer = TypeVar("_Answer", Settled, NewestCommit, Feeders)
 
 
 class LinkError(RuntimeError):
@@ -128,12 +127,7 @@ class WorkerLink:
         """The last step applied in this process."""
         self._pending = connection is not None  # so that the first boundary is told at once
         self._first_told = False
-        self._hold: int | None = None
-        self._stop: int | None = None
-        self._stands = False
-        """It has said that it stands at the stop that was told last."""
-        self._parked_at: int | None = None
-        """The step at which it waits to be restarted, or to exit, and says so at each stop."""
+        self._fence = RankFence()
         self._over_round = -1
         self._waiting = False
         """The main thread is out of any round, and asks for the next."""
@@ -147,12 +141,8 @@ class WorkerLink:
         self._closing = False
         self._failing = False
         self._changed = threading.Condition()
-        self._settled: str | None = None
-        """The answer to `settle`; None: there is none yet."""
-        self._newest: int | None = None
-        """The answer to `newest_commit`; None: there is none yet."""
-        self._feeders: str | None = None
-        """The answer to `feeders`; None: there is none yet."""
+        self._answers: dict[type, Any] = {}
+        """The agent's answers by their types: the newest, to questions of the main thread."""
         self._sending = threading.Lock()
         self._progress = ProgressPage.private()
         self._figures = Figures()
@@ -162,9 +152,7 @@ class WorkerLink:
             StopCancelled: self._on_stop_cancelled,
             RoundOver: self._on_round_over,
             Place: self._on_place,
-            Settled: self._on_settled,
-            NewestCommit: self._on_newest_commit,
-            Feeders: self._on_feeders,
+            **dict.fromkeys((Settled, NewestCommit, Feeders), self._on_answer),
             AskWhereabouts: lambda _: whereabouts(self._step),
             NoNextRound: self._on_no_next_round,
             Refused: lambda said: complain(f"the agent refuses this worker: {said.reason}"),
@@ -267,24 +255,19 @@ class WorkerLink:
             self._first_told = True
             self._send(Stepped())
         with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self._hold is None or self._stop is not None or step < self._hold or self.over
-                )
-            )
+            self._changed.wait_for(lambda: self._fence.may_decide(step) or self.over)
             over = self.over
             if not over:
-                if self._hold is None and self._stop is None:
+                if not self._fence.asked:
                     self._pending = False
                     return Order.GO
-                if self._stop is None or step < self._stop:
+                if self._fence.passes(step):
                     return Order.GO
         if over:
             if self._broken is not None:
                 return Order.ABORTED
             self._park()
-        if not self._stands:  # it may go on beyond, to hand over
-            self._stands = True
+        if self._fence.stand():
             self._send(Stopped())
         return Order.LEAVE if self.told is not None and self.told.leaving else Order.FENCE
 
@@ -297,7 +280,7 @@ class WorkerLink:
         self._first_told = True
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stop is not None or self.over)
+                self._changed.wait_for(lambda: self._fence.stop_known or self.over)
             order = self._boundary_pending(step)
             if order is not Order.GO:
                 return order
@@ -321,13 +304,10 @@ class WorkerLink:
         """
         if self._connection is None:
             return -1
-        with self._changed:
-            self._newest = None
-            self._send(AskNewestCommit(place))
-            self._changed.wait_for(lambda: self._newest is not None or self.over)
-            if self._newest is None:
-                raise LinkError("the round is over; the next one's agents know of the commits")
-            return self._newest
+        told = self._ask(AskNewestCommit(place), NewestCommit, lambda: self.over)
+        if told is None:
+            raise LinkError("the round is over; the next one's agents know of the commits")
+        return told.step
 
     def feeders(self) -> list[tuple[str, int]]:
         """Return hosts and ports where a newcomer may follow the state of those that train, as was
@@ -337,14 +317,11 @@ class WorkerLink:
         """
         if self._connection is None:
             return []
-        with self._changed:
-            self._feeders = None
-            self._send(AskFeeders())
-            self._changed.wait_for(lambda: self._feeders is not None or self._home)
-            if self._feeders is None:
-                raise LinkError("training is complete")
-            pairs = (one.rpartition(" ") for one in self._feeders.split(",") if one)
-            return [(host, int(port)) for host, _, port in pairs]
+        told = self._ask(AskFeeders(), Feeders, lambda: self._home)
+        if told is None:
+            raise LinkError("training is complete")
+        pairs = (one.rpartition(" ") for one in told.addresses.split(",") if one)
+        return [(host, int(port)) for host, _, port in pairs]
 
     def stalled(self, seconds: float) -> None:
         """A commit has kept this process from training for so long; for its metrics."""
@@ -438,13 +415,25 @@ class WorkerLink:
         """
         if self._connection is None:
             return ""
+        told = self._ask(Settle(storage), Settled, lambda: self.over)
+        if told is None:
+            raise LinkError("the round is over; the next one goes on from what was saved")
+        return told.error
+
+    def _ask(
+        self, question: FromWorker, kind: type[_Answer], in_vain: Callable[[], bool]
+    ) -> _Answer | None:
+        """Return the agent's answer; None where none comes.
+
+        Args:
+            kind: of the answer.
+            in_vain: tells whether it is waited for in vain.
+        """
         with self._changed:
-            self._settled = None
-            self._send(Settle(storage))
-            self._changed.wait_for(lambda: self._settled is not None or self.over)
-            if self._settled is None:
-                raise LinkError("the round is over; the next one goes on from what was saved")
-            return self._settled
+            self._answers.pop(kind, None)
+            self._send(question)
+            self._changed.wait_for(lambda: kind in self._answers or in_vain())
+            return self._answers.get(kind)
 
     def fenced(self, step: int, order: Order) -> NoReturn:
         """After the commit: waits to be restarted (FENCE), or exits 0 (LEAVE).
@@ -452,7 +441,7 @@ class WorkerLink:
         A leaver stays until every rank has come here, as rank 0's process serves the others' store.
         """
         with self._changed:
-            self._parked_at = step
+            self._fence.park(step)
             fence = self.told.fence if self.told is not None else 0
         self._send(Fenced(fence, step))
         if order is not Order.LEAVE:
@@ -529,7 +518,7 @@ class WorkerLink:
         with self._changed:
             self._over_round = max(self._over_round, self.round)
             self._step = -1
-            self._hold = self._stop = self.told = None
+            self._forget_fence()
             self._first_told = False
             self._pending = self._waiting = True
             self._place = None
@@ -607,18 +596,14 @@ class WorkerLink:
 
     def _on_ask_step(self, asked: AskStep) -> FromWorker:
         self._pending = True  # before reading the step: a later boundary waits for the lock
-        begun = self._step + 1 if self._step >= 0 else -1
-        self._hold = begun if asked.at_once and begun >= 0 else begun + 1
-        self._stop = None
-        return StepInProgress(asked.fence, begun)
+        return self._fence.ask(asked, self._step)
 
     def _on_stop_at(self, stop: StopAt) -> FromWorker | None:
-        self.told, self._stop, self._stands = stop, stop.step, False
-        self._pending = True
-        return None if self._parked_at is None else Fenced(stop.fence, self._parked_at)
+        self.told, self._pending = stop, True
+        return self._fence.stop_at(stop)
 
     def _on_stop_cancelled(self, _: StopCancelled) -> None:
-        self._hold = self._stop = None
+        self._fence.cancel()
 
     def _on_round_over(self, ended: RoundOver) -> FromWorker | None:
         self._over_round = max(self._over_round, ended.round)
@@ -631,17 +616,14 @@ class WorkerLink:
     def _on_place(self, place: Place) -> None:
         self._place = place
         self.last_run = place.last_run
-        # What came since the last round was meant for that one, and would be waited for in vain.
-        self._hold = self._stop = self.told = None
+        self._forget_fence()  # what came since the last round was meant for that one
 
-    def _on_settled(self, settled: Settled) -> None:
-        self._settled = settled.error
+    def _forget_fence(self) -> None:
+        self._fence.cancel()
+        self.told = None
 
-    def _on_newest_commit(self, newest: NewestCommit) -> None:
-        self._newest = newest.step
-
-    def _on_feeders(self, feeders: Feeders) -> None:
-        self._feeders = feeders.addresses
+    def _on_answer(self, answer: Settled | NewestCommit | Feeders) -> None:
+        self._answers[type(answer)] = answer
 
     def _on_no_next_round(self, _: NoNextRound) -> None:
         self._home = True
