@@ -77,7 +77,7 @@ from elastic_trainer.loop.refusal import (
 from elastic_trainer.loop.round_member import RoundMember, data_parallel
 from elastic_trainer.loop.seed import seed_generators
 from elastic_trainer.loop.state_feed import StateFeed
-from elastic_trainer.loop.step import Step
+from elastic_trainer.loop.step import Step, Surroundings
 from elastic_trainer.loop.undo import BufferBackup, ExtraBackup
 
 log = logging.getLogger(__name__)
@@ -240,6 +240,18 @@ class ElasticLoop:
             lambda: self.checkpointer.make_room(),
             possible=make is None and not self._split,
         )
+        self._around = Surroundings(
+            data,
+            self._guard,
+            self._member,
+            begin=self._begin_batch,
+            push=self._push,
+            end=self._end_batch,
+            undo=self._undo_step,
+            peer_lost=lambda: self._member.peer_lost(self.link),
+            forsaken=lambda: self.link.agent and self.world > 1 and self._member.forsaken,
+            applies_together=make is not None,
+        )
         refuse_order(data)
         if model is not None:
             refuse_sharded(model)
@@ -380,7 +392,7 @@ class ElasticLoop:
     def step(self) -> Step:
         """Around a batch's forward and backward pass; at the end of a step's last batch it applies
         the step, unless the round broke."""
-        return Step(self)
+        return Step(self._around)
 
     # ---- one step
 

@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from elastic_trainer.loop.loop import ElasticLoop
+from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.data.stream import ElasticStream
+from elastic_trainer.loop.guard import StepGuard
+from elastic_trainer.loop.round_member import RoundMember
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The parts of a loop between which its batches are trained on."""
+
+    data: ElasticDataset | ElasticStream
+    guard: StepGuard
+    member: RoundMember
+    begin: Callable[[], AbstractContextManager[Any]]
+    """Begins a batch; returns what its passes run within."""
+    push: Callable[[], None]
+    """Communicates what the body has left to, the last of a batch."""
+    end: Callable[[], None]
+    """Ends a batch, and applies the step if it was its last."""
+    undo: Callable[[], None]
+    """Takes back what was begun of the step, which is done again."""
+    peer_lost: Callable[[], bool]
+    """Tells, after an error, whether a peer's loss was its cause."""
+    forsaken: Callable[[], bool]
+    """Tells whether a peer that is not lost has left the round."""
+    applies_together: bool
+    """Applying a step communicates, so that a lost peer may break it."""
 
 
 class Step:
     """The `with` of one batch; a class, since a generator would cost each step more."""
 
-    def __init__(self, loop: ElasticLoop) -> None:
-        self._loop = loop
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
 
     def __enter__(self) -> None:
-        self._synchronization = self._loop._begin_batch()
+        self._synchronization = self._around.begin()
         self._synchronization.__enter__()
 
     def __exit__(
@@ -28,41 +56,41 @@ class Step:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        loop = self._loop
-        loop._guard.in_body = False
+        around = self._around
+        around.guard.in_body = False
         self._synchronization.__exit__(kind, error, trace)
         if error is not None:
             return self._is_undone(error)
         try:
-            loop._push()
-            if loop.data.last:
-                loop._member.confirm()
+            around.push()
+            if around.data.last:
+                around.member.confirm()
         except RuntimeError as broken:
             if self._is_undone(broken):
                 return True
             raise
-        if loop._member.failed and self._is_undone(RuntimeError("a peer's connection failed")):
+        if around.member.failed and self._is_undone(RuntimeError("a peer's connection failed")):
             return True  # the body may have passed over an error, and lack others' gradients
         try:
-            loop._end_batch()
+            around.end()
         except RuntimeError as broken:
-            if loop._make is not None and self._is_undone(broken):  # in its `apply`
+            if around.applies_together and self._is_undone(broken):
                 return True
             raise
         return False
 
     def _is_undone(self, error: BaseException) -> bool:
         """Return whether a lost peer was the reason, so that the step is done again."""
-        loop = self._loop
+        around = self._around
         if not isinstance(error, RuntimeError):
             return False
-        if not loop._member.peer_lost(loop.link):
-            if loop.link.agent and loop.world > 1 and loop._member.forsaken:
+        if not around.peer_lost():
+            if around.forsaken():
                 error.add_note(
                     "a peer that is not lost has left this round: its loop may have ended at "
                     "another step, by stop() or break, which all ranks have to do at the same one"
                 )
             return False
-        log.info("step %d is done again: %s", self._loop.steps + 1, error)
-        self._loop._undo_step()
+        log.info("step %d is done again: %s", around.data.steps + 1, error)
+        around.undo()
         return True
