@@ -24,11 +24,13 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from elastic_trainer.agent import control_group
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
 from elastic_trainer.agent.counted import Counted
+from elastic_trainer.agent.departure import Departure
 from elastic_trainer.agent.errors import DismissedError, PermanentFailureError, RefusedError
 from elastic_trainer.agent.fixed_place import FixedPlace
 from elastic_trainer.agent.inspection import Inspector
 from elastic_trainer.agent.load import LoadMeter
 from elastic_trainer.agent.metrics import WorkerMetrics
+from elastic_trainer.agent.metrics_page import MetricsPage
 from elastic_trainer.agent.recheck import Recheck
 from elastic_trainer.agent.round_exit import RoundExit
 from elastic_trainer.agent.stream import CoordinatorStream
@@ -43,9 +45,6 @@ from elastic_trainer.failures.failure import Exit, write_termination_message
 from elastic_trainer.failures.node_failures import NodeFailures
 from elastic_trainer.identity import Identity
 from elastic_trainer.link.worker_link import ROUND_VARIABLE
-from elastic_trainer.metrics import table_load
-from elastic_trainer.metrics.exposition import exposition
-from elastic_trainer.metrics.http import Answer, Request, misdirected, serve_http, text_answer
 from elastic_trainer.protocol.message import (
     VERSION,
     AgentMessage,
@@ -78,11 +77,6 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.4
 """Between two looks at its workers, at the most, however seldom the coordinator is told."""
-UNREACHABLE_LEAVE_SECONDS = 10.0
-"""A leaver that can't reach the coordinator goes; or after a third of its grace."""
-KILL_MARGIN_SECONDS = 2.0
-"""A leaver goes so long before it is killed, whatever happens; or when three quarters of its grace
-are over."""
 UNKNOWN_END_SECONDS = 120.0
 """For workers that ended well, without a word from the coordinator on how the others did."""
 PERSIST_SECONDS = 10.0
@@ -129,6 +123,7 @@ class Agent:
         )
         self._workers.learn(identity.commits)
         self._metrics = WorkerMetrics()
+        self._metrics_page = MetricsPage(identity, self._metrics, self._workers)
         self._counted = Counted()
         self._beat_seconds = BEAT_SECONDS
         """Seconds between beats, as the coordinator asks."""
@@ -157,9 +152,7 @@ class Agent:
         """Made by it, until the workers are out of the round before."""
         self._stores: list[TCPStore] = []
         """The last two that this agent offered to serve a round with."""
-        self._leaving = False
-        self._left_at = 0.0
-        """When it was told to leave."""
+        self._departure = Departure(identity.grace)
         self._dismissed = False
         """There is no next round for this agent."""
         self._released = False
@@ -254,13 +247,17 @@ class Agent:
         self._recheck.close()
         self._workers.persister.close(PERSIST_SECONDS)
         if self._memory is not None:
-            if complete or self._leaving or self._dismissed:
+            if complete or self._departure.under_way or self._dismissed:
                 self._memory.remove()
             else:
                 self._memory.close()
-        ended = complete or self._leaving or self._dismissed
+        ended = complete or self._departure.under_way or self._dismissed
         failures = FAILURES_DELIVERY_SECONDS if self.identity.in_pod and not ended else 0.0
-        end = END_DELIVERY_SECONDS if (complete or self._complete) and not self._leaving else 0.0
+        end = (
+            END_DELIVERY_SECONDS
+            if (complete or self._complete) and not self._departure.under_way
+            else 0.0
+        )
         if self._thread.is_alive():
             patience = 0.0 if complete else self._goodbye_seconds()
             with contextlib.suppress(Exception):
@@ -312,12 +309,7 @@ class Agent:
     async def _main(self) -> None:
         await self._workers.start()
         await self._place.serve()
-        if self.identity.metrics is not None:
-            host, port = self.identity.metrics
-            try:
-                await serve_http(host, port, self._respond)
-            except OSError as error:
-                log.warning("no metrics: cannot serve %s:%d: %s", host, port, error)
+        await self._metrics_page.serve()
         self._started.set()
         tasks = [
             asyncio.ensure_future(self._stream.attend_for_ever()),
@@ -373,7 +365,7 @@ class Agent:
 
     def _stays(self) -> bool:
         """Tells whether this agent takes part in further rounds, as far as it knows."""
-        ends = self._leaving or self._dismissed or self._complete or self._closing
+        ends = self._departure.under_way or self._dismissed or self._complete or self._closing
         return not (
             ends or self._job_failed or self._fatal is not None or self.exit_code is not None
         )
@@ -420,7 +412,7 @@ class Agent:
             step=local.step if running else -1,
             committed_step=self._workers.committed_step,
             linked=running and local.linked,
-            leaving=self._leaving,
+            leaving=self._departure.under_way,
             finished=running and local.finished,
             succeeded=running and local.succeeded,
             fence=local.fence if running else 0,
@@ -437,7 +429,7 @@ class Agent:
             program=self.identity.program,
             processes=self.identity.processes,
             node=self.identity.node,
-            grace_seconds=self._grace_left() if self._leaving else 0.0,
+            grace_seconds=self._departure.grace_left(time.monotonic()),
             commits=self._workers.commits,
             last_run=self._workers.last_run,
             term=self._place.term,
@@ -458,24 +450,10 @@ class Agent:
         elif not future.done():
             future.set_exception(RefusedError(reason))
 
-    # ---- failures and figures
+    # ---- failures
 
     def _give_up_on(self, reason: str) -> None:
         self._fatal = reason
-
-    def _respond(self, request: Request) -> Answer:
-        if (refusal := misdirected(request, {"/metrics": "GET"})) is not None:
-            return refusal
-        identity = self.identity
-        labels = {"job": identity.job, "worker": str(identity.pod_index)}
-        self._metrics.read(self._workers.reading())
-        tables = [
-            ((("local_rank", str(rank)), ("table", name)), load)
-            for rank, held in self._workers.tables().items()
-            for name, load in held.items()
-        ]
-        found = [*self._metrics.metrics(), *table_load.metrics("table_", tables)]
-        return text_answer(exposition(found, labels))
 
     # ---- what the coordinator says
 
@@ -585,7 +563,7 @@ class Agent:
 
     def _offer_store(self) -> int:
         """Return the port of a store for the next round, if workers at a fence will wait for it."""
-        if self._leaving or not self._workers.local.recovers:
+        if self._departure.under_way or not self._workers.local.recovers:
             self._offer = None
         elif self._offer is None:
             self._offer = self._join_in_process()
@@ -645,13 +623,13 @@ class Agent:
             future = self._joining[1]
             self._joining = None
             if future is None:
-                if self._leaving:
+                if self._departure.under_way:
                     self._exit(0)
                 self._workers.dismiss_idle()
             elif not future.done():
                 future.set_exception(DismissedError(message.reason))
             return
-        if not self._leaving or self._dismissed:
+        if not self._departure.under_way or self._dismissed:
             return
         local = self._workers.local
         fenced = local.fenced
@@ -716,20 +694,13 @@ class Agent:
     # ---- leaving
 
     def _leave(self) -> None:
-        if self._leaving:
+        departure = self._departure
+        if departure.under_way:
             return
-        self._leaving = True
-        self._left_at = time.monotonic()
-        grace = self.identity.grace
-        self._stream.tell(Leave(grace))
-        self._loop.call_later(min(UNREACHABLE_LEAVE_SECONDS, grace / 3), self._leave_if_unreachable)
-        self._loop.call_later(
-            grace - min(KILL_MARGIN_SECONDS, grace / 4), self._exit, EXIT_TERMINATED
-        )
-
-    def _grace_left(self) -> float:
-        """Seconds until it is killed, above 0."""
-        return max(0.1, self._left_at + self.identity.grace - time.monotonic())
+        departure.begin(time.monotonic())
+        self._stream.tell(Leave(departure.grace))
+        self._loop.call_later(departure.unreachable_seconds, self._leave_if_unreachable)
+        self._loop.call_later(departure.longest_seconds, self._exit, EXIT_TERMINATED)
 
     def _leave_if_unreachable(self) -> None:
         if not self._stream.connected:
@@ -746,15 +717,17 @@ class Agent:
         hear the goodbye: else those who stay would wait for this agent's return."""
         if not self._place.is_awaited or self._complete or self._job_failed:
             return 0.0
-        left_at = self._left_at or time.monotonic()
-        seconds = min(UNREACHABLE_LEAVE_SECONDS, self.identity.grace / 3)
-        return max(0.0, left_at + seconds - time.monotonic())
+        return self._departure.goodbye_seconds(time.monotonic())
 
     async def _close(self, complete: bool, patience: float) -> None:
         self._closing = True
         local = self._workers.local
         local.over = True
-        if complete and self._current is not None and not (self._leaving or local.succeeded):
+        if (
+            complete
+            and self._current is not None
+            and not (self._departure.under_way or local.succeeded)
+        ):
             # Nobody held its workers' end back; see launcher.py.
             self._stream.tell(WorkersSucceeded(self._current.round))
         self._stream.tell(Goodbye())
