@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, compress, count, filterfalse, groupby
+from itertools import chain, compress, count, filterfalse, groupby, islice
 from operator import attrgetter, is_not, itemgetter
 from typing import TypeVar
 
@@ -89,9 +89,9 @@ def _differing(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
     """Return pieces of both that hold all that only one of them does. Mostly some have been put in,
     taken out or replaced in a few places."""
     if len(old) == len(new):
-        differ = list(map(is_not, old, new))
-        if differ.count(True) <= PLACES:
-            return list(compress(old, differ)), list(compress(new, differ))
+        differ = [*islice(compress(count(), map(is_not, old, new)), PLACES + 1)]
+        if len(differ) <= PLACES:
+            return [old[i] for i in differ], [new[i] for i in differ]
     gone: list[T] = []
     come: list[T] = []
     for _ in range(PLACES):
@@ -223,11 +223,15 @@ class _Grouping:
         self, gone: Iterable[JobState], come: Iterable[JobState]
     ) -> Mapping[tuple[Kind, str], tuple[Claim, ...]]:
         """Claims that wait, in lines; those that nobody joined or left are the same."""
-        went, joins = ([c for s in each if (c := s.waiting_claim)] for each in (gone, come))
+        went, joins = (
+            # Settled jobs, which are most, need not be asked.
+            [claim for s in each if not s.settled and (claim := s.waiting_claim)]
+            for each in (gone, come)
+        )
         lines, changed = regrouped(self._before.lines, went, joins, attrgetter("line"))
-        joined = {at: lines[at] for at in changed & lines.keys()}
         order = attrgetter("order")
-        return {**lines, **{at: tuple(sorted(line, key=order)) for at, line in joined.items()}}
+        joined = {at: tuple(sorted(lines[at], key=order)) for at in changed & lines.keys()}
+        return {**lines, **joined} if joined else lines
 
     def _change_nodes(self, gone: Iterable[Node], come: Iterable[Node]) -> None:
         nodes = dict(self._nodes_before)
