@@ -201,3 +201,24 @@ def test_torchs_step_makes_a_state_of_no_more_than_was_saved() -> None:
     load(again, whole.saved())
     assert again.stepped
     assert again.values() == whole.values()
+
+
+def test_torchs_step_makes_no_state_of_what_is_frozen_and_was_not_saved() -> None:
+    """Such as all of a large model but its adapters, which an optimizer was given whole."""
+    whole, again = Training(Sums, frozen=True), Training(Sums, frozen=True)
+    whole.train(0, 3)
+    made: list[int] = []
+    again.optimizer.register_step_post_hook(lambda *_: made.append(len(again.optimizer.state)))
+    load(again, whole.saved())
+    assert set(made) == {1}
+    assert again.values() == whole.values()
+
+
+def test_torchs_step_is_made_beside_gradients_of_a_trial_step_too() -> None:
+    whole, again = Training(Sums), Training(Sums)
+    whole.train(0, 3)
+    again.net(torch.ones(3, 4)).square().sum().backward()
+    before = [one.grad for one in again.net.parameters()]
+    load(again, whole.saved())
+    assert all(a.grad is b for a, b in zip(again.net.parameters(), before, strict=True))
+    assert again.values() == whole.values()

@@ -16,7 +16,10 @@ from typing import Any, cast
 
 import torch
 import xxhash
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    _get_fqns,
+    get_optimizer_state_dict,
+)
 from torch.distributed.tensor import DTensor
 
 from elastic_trainer.checkpoint.sharded_extra import (
@@ -134,19 +137,29 @@ def stepped_state(
     Raises:
         OptimizerMismatchError: it has none of one of them.
     """
-    parameters = dict(model.named_parameters())
-    frozen = [
+    parameters = {
+        name: parameter
+        for key, parameter in model.named_parameters()
+        for name in _get_fqns(model, key)
+    }
+    frozen = [  # no others: a state of all of a large model may be too much for the device
         parameter
-        for parameter in parameters.values()
-        if names and not parameter.requires_grad and parameter.is_floating_point()
+        for name, parameter in parameters.items()
+        if name in (names or ()) and not parameter.requires_grad
     ]
+    # Where there are some, as after a script's trial step, torch makes no step.
+    gradients = [(parameter, parameter.grad) for parameter in parameters.values()]
     if _is_plain(optimizer):
         optimizer.state.clear()
     try:
         for parameter in frozen:
             parameter.requires_grad_(True)
+        for parameter, _ in gradients:
+            parameter.grad = None
         found = cast(dict[str, Any], get_optimizer_state_dict(model, optimizer))
     finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
         for parameter in frozen:
             parameter.requires_grad_(False)
     if names is None:
