@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from elastic_trainer.identity import Identity
+from elastic_trainer.protocol.encoding import decode, encode_agent
+from elastic_trainer.protocol.message import Hello
 from elastic_trainer.rendezvous.command_line import (
-    PROGRAM_CHARACTERS,
+    PROGRAM_BYTES,
     count_processes,
     program_of,
     torchrun_options,
@@ -60,8 +63,17 @@ def test_a_program_is_a_script_by_its_path_or_a_module_with_its_arguments(
     assert program("train.py", "--name", "a b") == program(path, "--name", "a b")
     assert program("train.py", "--name", "a b") == f"{path} --name 'a b'"
     assert program("-m", "pkg.train", "--lr=1") == "-m pkg.train --lr=1"
-    long = [program("train.py", "x" * PROGRAM_CHARACTERS, end) for end in "ab"]
-    assert long[0] != long[1] and all(len(one) < PROGRAM_CHARACTERS + 30 for one in long)
+    for letter in "xé":
+        long = [program("train.py", letter * PROGRAM_BYTES, end) for end in "ab"]
+        assert long[0] != long[1]
+        assert all(len(one.encode()) < PROGRAM_BYTES + 30 for one in long)
+
+
+def test_a_program_with_bytes_that_are_no_text_can_be_told() -> None:
+    told = [program("-m", "train", os.fsdecode(b"caf" + end)) for end in (b"\xe9", b"\xe8")]
+    assert told[0] != told[1]
+    for one in told:
+        assert decode(encode_agent(Hello("a", 0, "", program=one))).program == one
 
 
 def test_another_launchers_arguments_which_may_differ_by_node_are_no_program() -> None:

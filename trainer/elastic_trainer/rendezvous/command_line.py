@@ -10,7 +10,7 @@ import os
 import shlex
 from collections.abc import Sequence
 
-PROGRAM_CHARACTERS = 500
+PROGRAM_BYTES = 500
 """The most that is told of a program as it is; a digest stands for the rest."""
 
 
@@ -44,7 +44,8 @@ def program_of(options: argparse.Namespace | None) -> str:
     """Return the program's path or module, with its arguments, as a shell would read it.
 
     Empty if this is no torchrun: other launchers' arguments may differ by node. It says nothing
-    of the script's content, which may be newer where a node came back.
+    of the script's content, which may be newer where a node came back. Bytes that are no UTF-8 are
+    escaped, as messages hold none.
     """
     if options is None:
         return ""
@@ -55,8 +56,8 @@ def program_of(options: argparse.Namespace | None) -> str:
         words = [os.path.abspath(script)]
     else:
         return ""
-    text = shlex.join([*words, *options.training_script_args])
-    if len(text) <= PROGRAM_CHARACTERS:
-        return text
-    digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
-    return f"{text[:PROGRAM_CHARACTERS]}… ({digest})"
+    text = shlex.join([*words, *options.training_script_args]).encode(errors="backslashreplace")
+    if len(text) <= PROGRAM_BYTES:
+        return text.decode()
+    digest = hashlib.blake2b(text, digest_size=8).hexdigest()
+    return f"{text[:PROGRAM_BYTES].decode(errors='ignore')}… ({digest})"
