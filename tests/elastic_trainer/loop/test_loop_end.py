@@ -297,7 +297,7 @@ for (x,) in loop:
 def test_ranks_that_train_other_parameters_are_refused_in_words(tmp_path: Path) -> None:
     job = Job(tmp_path, FROZEN, "2:2")
     try:
-        job.start(0, 1, restarts=0)
+        job.start(0, 1)  # as who hears first of the other's end begins anew
         assert 0 not in [job.wait(index) for index in (0, 1)], job.logs()
     finally:
         job.close()
