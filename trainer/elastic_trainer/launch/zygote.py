@@ -237,7 +237,8 @@ def _leave_libraries_to_the_end() -> None:
     """
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         found = finalizer.peek()
-        if found is not None and found[1].__module__ == "torch.library":
+        # Not all that can be called has a module, such as a dict's __delitem__.
+        if found is not None and getattr(found[1], "__module__", "") == "torch.library":
             finalizer.atexit = False
 
 
