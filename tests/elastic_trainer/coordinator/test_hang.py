@@ -21,6 +21,7 @@ from elastic_trainer.coordinator.model import Phase, Tick
 from elastic_trainer.coordinator.status import status
 from elastic_trainer.protocol.message import (
     Dismissed,
+    Goodbye,
     Inspect,
     Inspected,
     Join,
@@ -224,7 +225,7 @@ def test_a_node_that_hangs_again_at_the_same_step_is_left_out() -> None:
     hang(job, 20, behind=1)
     assert job.state.excluded == {
         "worker 1": "on this node alone, rounds 1 and 2 hung after step 20, the later one no step "
-        "further: rank 1 is behind: at collective 41, others at 42, on worker 1; no step for 120 s"
+        "further: rank 1 is behind: at collective 41, others at 42, on worker 1; no step for 1200 s"
     }
     assert job.members() == ["a0"]
 
@@ -264,8 +265,45 @@ def test_hangs_without_a_rank_behind_have_one_round_more() -> None:
     assert job.state.phase is Phase.FAILED and "no rank is behind" in job.state.failure_reason
 
 
+def test_a_hang_without_a_rank_behind_is_not_another_nodes() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    hang(job, 20, behind=None)
+    hang(job, 20, behind=1)
+    assert job.state.phase is Phase.RUNNING and not job.state.excluded
+    hang(job, 20, behind=1)
+    assert list(job.state.excluded) == ["worker 1"] and job.members() == ["a0"]
+
+
 def test_hangs_before_any_step_repeat_too() -> None:
     job = Job(min_nodes=2, max_nodes=2).running(0, 1)
     for _ in range(2):
         hang(job, 0, behind=1)
     assert "rounds 1 and 2 hung before any step: rank 1" in job.state.failure_reason
+
+
+def test_a_step_that_is_only_slow_has_time_when_it_is_made_again_from_a_commit() -> None:
+    """Such as one after which rank 0 uploads something, and the others wait."""
+    job = Job(min_nodes=2, max_nodes=2).running(0, 1)
+    hang(job, 20, behind=0)
+    job.heard.clear()
+    for step in range(11, 21):
+        job.pass_time(0.1)
+        job.say("a0", Progress(2, step))
+    job.pass_time(WORKING * 60.0)
+    assert not asked(job)
+    job.say("a0", Progress(2, 21))
+    assert job.state.phase is Phase.RUNNING and job.state.watch.fruitless == 0
+
+
+def test_another_attempt_is_not_given_the_patience_of_the_last_ones_hangs() -> None:
+    job = Job(min_nodes=2, max_nodes=2).running(0, 1)
+    for _ in range(2):
+        hang(job, 20, behind=1)
+    assert job.state.phase is Phase.FAILED
+    job.say("a0", Goodbye())
+    job.say("a1", Goodbye())
+    job.running(2, 3)
+    for step in range(11, 16):
+        job.pass_time(0.1)
+        job.say("a2", Progress(job.state.last_round, step))
+    assert job.state.watch.limit(60.0) == 60.0

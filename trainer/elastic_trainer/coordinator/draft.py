@@ -143,6 +143,7 @@ class Draft:
             excluded={},
             excluded_at={},
             short_since=None,
+            watch=state.watch.anew(),
             attempt_since=state.last_round,
             enough_since=None,
             reason="a new attempt",

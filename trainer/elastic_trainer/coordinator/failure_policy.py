@@ -110,6 +110,8 @@ def decide_hang(
         enough_without: whether the job can go on without a node.
     """
     known = [one for one in hangs if one.broken and one.round < found.round]
+    if found.nodes:  # where nobody was behind, it was no other node's either
+        known = [one for one in known if one.nodes]
     repeated = [one for one in known if _no_further(one, found, rounds)]
     if len(repeated) < (1 if found.nodes else UNEXPLAINED_HANGS - 1):
         return None

@@ -2,7 +2,8 @@
 
 A long step is no hang, and to stop one is worse than to wait: an evaluation in the loop, or a step
 that compiles, comes to its end. So the limit follows the steps as measured; who computes or commits
-has ten times as long; and what was stopped has twice as long until training is a step further.
+has ten times as long, and so have steps up to the one at which a round was stopped, as a second
+stop there may be the job's end; that doubles with each stop until training is a step further.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ MEDIANS = 10.0
 LONGEST = 2.0
 """So may one of so many times the longest that came to its end."""
 WORKING = 10.0
-"""How many times as long a rank has that computes or commits, and one in a round's first step."""
+"""How many times as long a rank has that computes or commits, and one in a round's first step, or
+up to the step at which the last round hung: a second stop there may be the job's end."""
 MOST_DOUBLED = 6
 BUSY_CPUS = 0.3
 """Part of one CPU: a process that uses more computes; one that waits in a collective uses none."""
@@ -49,8 +51,8 @@ class StepWatch:
     fruitless: int = 0
     """Rounds that were ended as hung since training came further than it had been."""
     hung: int = -1
-    """The newest step at which a round was ended as hung: until a newer one, those that are made
-    again from a commit are no progress."""
+    """The newest step at which a round was ended as hung, -1: none: until a newer one, those that
+    are made again from a commit are no progress."""
     working: bool = False
     """Ranks were looked at, and were at work."""
     asked: float | None = None
@@ -88,6 +90,10 @@ class StepWatch:
         """A round was ended as hung when training's newest step was `step`."""
         return replace(self, fruitless=self.fruitless + 1, hung=max(self.hung, step))
 
+    def anew(self) -> StepWatch:
+        """Another attempt begins, to which what hung before is nothing."""
+        return replace(self, fruitless=0, hung=-1)
+
     def limit(self, least: float) -> float:
         """Return the seconds without a step after which training may hang.
 
@@ -97,7 +103,7 @@ class StepWatch:
         seconds = least
         if self.recent:
             seconds = max(least, MEDIANS * median(self.recent), LONGEST * self.longest)
-        if self.working or self.step < 0 or not self.recent:
+        if self.working or self.step <= self.hung or not self.recent:
             seconds *= WORKING
         return seconds * 2.0 ** min(self.fruitless, MOST_DOUBLED)
 
