@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from elastic_trainer.embeddings.owner_map import (
     moves,
     parts_after_a_step,
 )
+from elastic_trainer.embeddings.split_tables import LATEST, LEAVE_SECONDS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -189,7 +191,7 @@ def taken(left: int, count: int, step: float, part: float) -> float:
 def test_a_step_waits_longer_than_it_should_only_where_all_would_else_be_late(
     left: int, step: float, part: float, seconds: float
 ) -> None:
-    count = parts_after_a_step(left, step, part, seconds, LATE)
+    count = parts_after_a_step(left, step, part, seconds, LATE, math.inf)
     assert 1 <= count <= left
     if count > 1 and count * part > FREEZE_SECONDS:
         assert taken(left, count - 1, step, part) > seconds + LATE - 1e-6
@@ -202,7 +204,7 @@ def test_all_parts_go_in_the_time_there_is_and_steps_between_them(
 ) -> None:
     now, left, known = 0.0, parts, None
     while left:
-        count = parts_after_a_step(left, step, known, seconds - now, LATE)
+        count = parts_after_a_step(left, step, known, seconds - now, LATE, math.inf)
         assert 1 <= count <= left
         left, now, known = left - count, now + step + count * part, part
     assert now <= max(seconds + LATE, (1 + 2 / WORTH_STEPS) * parts * part) + 2 * step + part
@@ -218,13 +220,30 @@ def test_a_first_part_that_took_long_has_no_others_move_at_once(
     while left:
         moved = parts - left
         known = spent / moved if moved else None
-        count = parts_after_a_step(left, step, known, 5.0 - now, LATE)
+        count = parts_after_a_step(left, step, known, 5.0 - now, LATE, 15.0 - now)
         seconds = count * usual * (1 if moved else times)
         assert not moved or seconds <= max(FREEZE_SECONDS, usual, WORTH_STEPS * step)
         left, spent, now = left - count, spent + seconds, now + seconds + step
     assert now <= 5.0 + LATE + step
 
 
+@given(st.floats(2, 60), st.integers(1, 150), STEPS, st.floats(0, 1), st.floats(0, 1))
+def test_a_first_part_that_took_long_does_not_outlast_a_short_grace(
+    grace: float, parts: int, step: float, first: float, others: float
+) -> None:
+    leave = min(LEAVE_SECONDS, grace / 6)
+    usual, slow = others * grace / 8 / parts, first * grace / 4
+    now, left, spent = 0.0, parts, 0.0
+    while left:
+        moved = parts - left
+        times = leave - now, LATEST * leave, grace / 2 - now
+        count = parts_after_a_step(left, step, spent / moved if moved else None, *times)
+        seconds = count * usual + (0.0 if moved else slow) + 1e-6
+        left, spent = left - count, spent + seconds
+        now += seconds + (step if left else 0.0)
+    assert now <= 0.625 * grace + 1e-3
+
+
 def test_another_step_that_would_take_too_long_for_who_leaves_is_not_waited_for() -> None:
-    assert parts_after_a_step(7, 5.0, None, 5.0, LATE) == 7
-    assert parts_after_a_step(7, 4.9, None, 5.0, LATE) == 1
+    assert parts_after_a_step(7, 5.0, None, 5.0, LATE, 15.0) == 7
+    assert parts_after_a_step(7, 4.9, None, 5.0, LATE, 15.0) == 1

@@ -277,20 +277,25 @@ def parts_after_a_step(
     part_seconds: float | None,
     seconds: float,
     late_seconds: float,
+    grace_seconds: float,
 ) -> int:
     """Return how many of the parts that are left to move after a step, one at least.
 
     As many as have all moved in `seconds`, if that is within FREEZE_SECONDS; more only where all
     wouldn't have moved `late_seconds` after that. Nor do those take longer than WORTH_STEPS steps:
     where they are too late anyway, steps make them little later, and parts that took long for once
-    don't have all others move at once.
+    don't have all others move at once. But all go where another step would end after
+    `grace_seconds`.
 
     Args:
         step_seconds: what the last step took.
         part_seconds: what a part took so far, in the mean; None: none has moved yet.
         seconds: may be negative.
         late_seconds: how much later they may have moved at the latest.
+        grace_seconds: of the time that who leaves has to live, what is left for steps.
     """
+    if step_seconds >= grace_seconds:
+        return max(1, left)
     if part_seconds is None:  # unless another step may be too long for who leaves
         return 1 if step_seconds < seconds else max(1, left)
 

@@ -128,6 +128,9 @@ class SplitTables:
         grace = float(os.environ.get(GRACE_VARIABLE) or GRACE_SECONDS)
         self._leave_seconds = min(LEAVE_SECONDS, grace / 6)
         """How long they take for it, where that stops no step for long."""
+        self._grace = grace
+        self._last_step_by = 0.0
+        """When half of the first one's grace is over: whatever is left then goes at once."""
         self._stepped_since = 0.0
         """When what is moved between two steps had moved last: the next step began."""
         self._leave_parts = 0
@@ -261,6 +264,7 @@ class SplitTables:
         step_seconds = now - self._stepped_since
         if not any(self._leaving):
             self._gone_by = now + self._leave_seconds
+            self._last_step_by = now + self._grace / 2
             self._leave_parts, self._leave_parts_seconds = 0, 0.0
         if tuple(leaving) != self._leaving:
             # From where the rows are now, which may be with who begins to leave as well.
@@ -273,6 +277,7 @@ class SplitTables:
             self._leave_parts_seconds / moved if moved else None,
             self._gone_by - now,
             LATEST * self._leave_seconds,
+            self._last_step_by - now,
         )
         began = time.monotonic()
         # The ranks' clocks differ: as many as any of them says, which goes along with the first.
