@@ -199,8 +199,12 @@ def test_no_step_as_long_as_one_that_came_to_its_end_is_stopped(
     assert watch.begun(now).limit(least) >= watch.limit(least)
 
 
-def hang(job: Job, made: int, behind: int | None) -> None:
-    """The next round makes steps up to `made`, from 11 on, and hangs; all come back."""
+def hang(job: Job, made: int, *behind: int) -> None:
+    """The next round makes steps up to `made`, from 11 on, and hangs; all come back.
+
+    Args:
+        behind: pod indexes of the workers whose ranks are.
+    """
     assert job.state.round is not None
     number, members = job.state.round.round, [one.pod_index for one in job.state.round.members]
     for step in range(11, made + 1):
@@ -208,7 +212,7 @@ def hang(job: Job, made: int, behind: int | None) -> None:
         job.say(f"a{members[0]}", Progress(number, step))
     job.pass_time(job.state.watch.limit(60.0) + 0.2)
     for place, index in enumerate(members):
-        report = rank(place, collectives=42 - (index == behind))
+        report = rank(place, collectives=42 - (index in behind))
         job.say(f"a{index}", Inspected(number, (report,)))
     if job.state.phase is Phase.RESTARTING:
         for index in members:
@@ -220,9 +224,9 @@ def hang(job: Job, made: int, behind: int | None) -> None:
 
 def test_a_node_that_hangs_again_at_the_same_step_is_left_out() -> None:
     job = Job(min_nodes=1, max_nodes=2).running(0, 1)
-    hang(job, 20, behind=1)
+    hang(job, 20, 1)
     assert job.state.last_round == 2 and not job.state.excluded
-    hang(job, 20, behind=1)
+    hang(job, 20, 1)
     assert job.state.excluded == {
         "worker 1": "on this node alone, rounds 1 and 2 hung after step 20, the later one no step "
         "further: rank 1 is behind: at collective 41, others at 42, on worker 1; no step for 1200 s"
@@ -232,8 +236,8 @@ def test_a_node_that_hangs_again_at_the_same_step_is_left_out() -> None:
 
 def test_a_hang_at_the_same_step_on_another_node_ends_the_job_in_words() -> None:
     job = Job(min_nodes=2, max_nodes=3).running(0, 1, 2)
-    hang(job, 20, behind=1)
-    hang(job, 20, behind=2)
+    hang(job, 20, 1)
+    hang(job, 20, 2)
     told = job.last("a0", Dismissed)
     assert job.state.phase is Phase.FAILED and told.failed
     assert "rounds 1 and 2 hung after step 20, the later one no step further: rank 2" in told.reason
@@ -244,47 +248,54 @@ def test_a_hang_of_a_node_that_is_needed_ends_the_job_and_one_alone_does_too() -
     for indexes, words in (((0, 1), "rank 1 is behind"), ((1,), "rank 0 is alone, on worker 1")):
         job = Job(min_nodes=len(indexes), max_nodes=2).running(*indexes)
         for _ in range(2):
-            hang(job, 20, behind=1)
+            hang(job, 20, 1)
         assert job.state.phase is Phase.FAILED and words in job.state.failure_reason
 
 
 def test_hangs_that_come_further_call_for_nothing() -> None:
     job = Job(min_nodes=2, max_nodes=2).running(0, 1)
     for made in (20, 21, 22):
-        hang(job, made, behind=1)
+        hang(job, made, 1)
     assert job.state.phase is Phase.RUNNING and job.state.last_round == 4
     assert job.state.watch.fruitless == 1, "each came further than the one before"
 
 
 def test_hangs_without_a_rank_behind_have_one_round_more() -> None:
     job = Job(min_nodes=2, max_nodes=2).running(0, 1)
-    hang(job, 20, behind=None)
-    hang(job, 20, behind=None)
+    hang(job, 20)
+    hang(job, 20)
     assert job.state.phase is Phase.RUNNING and job.state.watch.fruitless == 2
-    hang(job, 20, behind=None)
+    hang(job, 20)
     assert job.state.phase is Phase.FAILED and "no rank is behind" in job.state.failure_reason
 
 
 def test_a_hang_without_a_rank_behind_is_not_another_nodes() -> None:
     job = Job(min_nodes=1, max_nodes=2).running(0, 1)
-    hang(job, 20, behind=None)
-    hang(job, 20, behind=1)
+    hang(job, 20)
+    hang(job, 20, 1)
     assert job.state.phase is Phase.RUNNING and not job.state.excluded
-    hang(job, 20, behind=1)
+    hang(job, 20, 1)
     assert list(job.state.excluded) == ["worker 1"] and job.members() == ["a0"]
+
+
+def test_the_node_that_is_behind_each_time_is_left_out_though_others_were_so_once() -> None:
+    job = Job(min_nodes=2, max_nodes=3).running(0, 1, 2)
+    hang(job, 20, 1, 2)
+    hang(job, 20, 1)
+    assert list(job.state.excluded) == ["worker 1"] and job.members() == ["a0", "a2"]
 
 
 def test_hangs_before_any_step_repeat_too() -> None:
     job = Job(min_nodes=2, max_nodes=2).running(0, 1)
     for _ in range(2):
-        hang(job, 0, behind=1)
+        hang(job, 0, 1)
     assert "rounds 1 and 2 hung before any step: rank 1" in job.state.failure_reason
 
 
 def test_a_step_that_is_only_slow_has_time_when_it_is_made_again_from_a_commit() -> None:
     """Such as one after which rank 0 uploads something, and the others wait."""
     job = Job(min_nodes=2, max_nodes=2).running(0, 1)
-    hang(job, 20, behind=0)
+    hang(job, 20, 0)
     job.heard.clear()
     for step in range(11, 21):
         job.pass_time(0.1)
@@ -298,7 +309,7 @@ def test_a_step_that_is_only_slow_has_time_when_it_is_made_again_from_a_commit()
 def test_another_attempt_is_not_given_the_patience_of_the_last_ones_hangs() -> None:
     job = Job(min_nodes=2, max_nodes=2).running(0, 1)
     for _ in range(2):
-        hang(job, 20, behind=1)
+        hang(job, 20, 1)
     assert job.state.phase is Phase.FAILED
     job.say("a0", Goodbye())
     job.say("a1", Goodbye())

@@ -122,8 +122,8 @@ def decide_hang(
     where = f"after step {step}, the later one no step further" if step >= 0 else "before any step"
     at = f", on {', '.join(found.nodes)}" if found.nodes else ""
     reason = f"{numbers} {where}: {found.words}{at}; no step for {found.seconds:.0f} s"
-    several = bool(elsewhere) or len(found.nodes) != 1
-    return _node_or_all("".join(found.nodes), several, reason, enough_without)
+    always = set(found.nodes).intersection(*(one.nodes for one in repeated))
+    return _node_or_all("".join(always), len(always) != 1, reason, enough_without)
 
 
 def _node_or_all(
