@@ -2,8 +2,8 @@
 
 A long step is no hang, and to stop one is worse than to wait: an evaluation in the loop, or a step
 that compiles, comes to its end. So the limit follows the steps as measured; who computes or commits
-has ten times as long, and so have steps up to the one at which a round was stopped, as a second
-stop there may be the job's end; that doubles with each stop until training is a step further.
+has ten times as long, and so has a step at which a round was stopped, once it is made again, as a
+second stop may be the job's end; that doubles with each stop until training is a step further.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LONGEST = 2.0
 """So may one of so many times the longest that came to its end."""
 WORKING = 10.0
 """How many times as long a rank has that computes or commits, and one in a round's first step, or
-up to the step at which the last round hung: a second stop there may be the job's end."""
+in the one at which a round hung before."""
 MOST_DOUBLED = 6
 BUSY_CPUS = 0.3
 """Part of one CPU: a process that uses more computes; one that waits in a collective uses none."""
@@ -103,7 +103,7 @@ class StepWatch:
         seconds = least
         if self.recent:
             seconds = max(least, MEDIANS * median(self.recent), LONGEST * self.longest)
-        if self.working or self.step <= self.hung or not self.recent:
+        if self.working or self.step in (-1, self.hung) or not self.recent:
             seconds *= WORKING
         return seconds * 2.0 ** min(self.fruitless, MOST_DOUBLED)
 
