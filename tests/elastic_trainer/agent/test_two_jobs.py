@@ -50,8 +50,10 @@ def test_another_script_at_the_endpoint_is_refused_and_the_first_trains_on(tmp_p
         first.close()
         second.close()
     here, other = (f"{job.script} {job.folder}" for job in (first, second))
-    assert f"volcano-elastic: expected the training that runs here, {here}, found {other}" in log
-    assert "cannot serve" not in log, "it would take the endpoint where the first begins anew"
+    said = f"expected the training that runs here, {here}, found {other}"
+    assert f"volcano-elastic: {said}" in log
+    after_refusal = log[log.index(said) :]
+    assert "cannot serve" not in after_refusal, "it would take it where the first begins anew"
 
 
 def test_a_program_is_a_script_by_its_path_or_a_module_with_its_arguments(
