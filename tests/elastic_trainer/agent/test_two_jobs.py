@@ -21,7 +21,7 @@ from tests.elastic_trainer.torchrun_job import STEPPING, Job
 UNNAMED = {"VOLCANO_ELASTIC_JOB": "", "VOLCANO_ELASTIC_POD_INDEX": ""}
 IMPATIENT = """
 from elastic_trainer.agent import stream
-stream.REFUSED_SECONDS = 1.0
+stream.REFUSED_SECONDS = 4.0
 """
 
 
@@ -52,8 +52,8 @@ def test_another_script_at_the_endpoint_is_refused_and_the_first_trains_on(tmp_p
     here, other = (f"{job.script} {job.folder}" for job in (first, second))
     said = f"expected the training that runs here, {here}, found {other}"
     assert f"volcano-elastic: {said}" in log
-    after_refusal = log[log.index(said) :]
-    assert "cannot serve" not in after_refusal, "it would take it where the first begins anew"
+    # Once, before the first answer: again and again it would serve where the first begins anew.
+    assert log.count("cannot serve") <= 1, log
 
 
 def test_a_program_is_a_script_by_its_path_or_a_module_with_its_arguments(
