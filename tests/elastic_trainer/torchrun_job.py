@@ -7,7 +7,6 @@ import ctypes
 import http.client
 import json
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -24,6 +23,7 @@ from elastic_trainer.launch.zygote import ZygoteProcess
 from elastic_trainer.protocol.auth import HEADER
 from elastic_trainer.store.memory_folder import SHARED_MEMORY, folder_name
 
+from benchmarks.endpoint import free_endpoint
 from tests.elastic_trainer import nursery
 
 _PR_SET_PDEATHSIG = 1
@@ -49,21 +49,6 @@ while True:
     step += 1
 """
 """A script that does nothing but steps, for ever."""
-
-
-def free_endpoint() -> int:
-    """Return a port that is free, and whose next one is.
-
-    Neither is one that the kernel gives to connections: until the coordinator listens on it, which
-    it may do again and again, another test's could have it.
-    """
-    for _ in range(100):
-        port = 10_000 + secrets.randbelow(20_000)
-        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
-            first.bind(("127.0.0.1", port))
-            second.bind(("127.0.0.1", port + 1))
-            return port
-    raise AssertionError("no two neighbouring ports are free")
 
 
 _TORCHRUN = """

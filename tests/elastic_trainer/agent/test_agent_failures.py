@@ -25,7 +25,8 @@ from elastic_trainer.link import error_file
 from elastic_trainer.metrics.exposition import exposition
 from elastic_trainer.protocol.message import Failed
 
-from tests.elastic_trainer.torchrun_job import Job, free_endpoint
+from benchmarks.endpoint import free_endpoint
+from tests.elastic_trainer.torchrun_job import Job
 
 pytestmark = pytest.mark.process
 

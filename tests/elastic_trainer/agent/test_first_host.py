@@ -12,8 +12,8 @@ from elastic_trainer.agent.coordinator_process import CoordinatorProcess
 from elastic_trainer.agent.succession import Hooks, Succession
 from elastic_trainer.protocol.message import Heartbeat
 
+from benchmarks.endpoint import free_endpoint
 from tests.elastic_trainer.agent.identity import alone
-from tests.elastic_trainer.torchrun_job import free_endpoint
 
 
 @contextlib.asynccontextmanager

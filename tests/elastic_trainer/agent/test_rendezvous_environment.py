@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.elastic_trainer.torchrun_job import free_endpoint
+from benchmarks.endpoint import free_endpoint
 
 pytestmark = pytest.mark.process
 

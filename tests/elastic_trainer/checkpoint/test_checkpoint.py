@@ -28,10 +28,11 @@ from elastic_trainer.store.ownership import TRAINING, Training
 from elastic_trainer.store.storage import Storage
 from torch.utils.data import TensorDataset
 
+from benchmarks.endpoint import free_endpoint
 from tests.elastic_trainer.store.faulty_store import FaultyStore
 from tests.elastic_trainer.store.stuck_calls import StuckCalls
 from tests.elastic_trainer.torch_process import TorchProcess, module
-from tests.elastic_trainer.torchrun_job import PATIENCE, free_endpoint
+from tests.elastic_trainer.torchrun_job import PATIENCE
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "digits.py"
 SAMPLES, EPOCHS = 50, 3

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tests.elastic_trainer.checkpoint.sealing import SEALING
-from tests.elastic_trainer.torch_process import TorchProcess
+from tests.elastic_trainer.checkpoint.two_ranks import run_two_ranks
 
 SCRIPT = """
 import faulthandler, hashlib, json, os, sys
@@ -237,14 +235,7 @@ os._exit(0)
 
 @pytest.mark.process
 def test_resharding_and_memory(tmp_path: Path) -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    processes = [TorchProcess(SCRIPT, rank, store.port, tmp_path) for rank in (0, 1)]
-    try:
-        outputs = ["".join(process.communicate(timeout=300)) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    run_two_ranks(SCRIPT, tmp_path, timeout=300)
     for rank in (0, 1):
         said = json.loads((tmp_path / f"said-{rank}.json").read_text())
         assert said["read by 2"] == said["written by 2"]

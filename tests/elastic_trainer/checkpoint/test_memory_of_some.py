@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tests.elastic_trainer.checkpoint.sealing import SEALING
-from tests.elastic_trainer.torch_process import TorchProcess
+from tests.elastic_trainer.checkpoint.two_ranks import run_two_ranks
 
 pytestmark = pytest.mark.process
 
@@ -73,14 +71,7 @@ os._exit(0)
 def train(folder: Path, with_memory: int) -> tuple[list[list[int]], list[str]]:
     """Return at which steps each rank began, and the commits in storage at the end; and what they
     wrote."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    processes = [TorchProcess(SCRIPT, rank, store.port, folder, with_memory) for rank in range(2)]
-    try:
-        outputs = ["".join(process.communicate(timeout=120)) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    outputs = run_two_ranks(SCRIPT, folder, with_memory)
     began = [json.loads((folder / f"began-{rank}.json").read_text()) for rank in range(2)]
     return began, outputs
 

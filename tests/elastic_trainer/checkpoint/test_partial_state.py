@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tests.elastic_trainer.checkpoint.sealing import SEALING
-from tests.elastic_trainer.torch_process import TorchProcess
+from tests.elastic_trainer.checkpoint.two_ranks import run_two_ranks
 
 pytestmark = pytest.mark.process
 
@@ -96,14 +94,7 @@ os._exit(0)
 def test_what_had_no_gradient_on_one_rank_is_saved_and_divided_anew(
     tmp_path: Path, has: int
 ) -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    processes = [TorchProcess(SCRIPT, rank, store.port, tmp_path, has) for rank in (0, 1)]
-    try:
-        outputs = ["".join(process.communicate(timeout=120)) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    outputs = run_two_ranks(SCRIPT, tmp_path, has)
     said = [json.loads((tmp_path / f"said-{rank}.json").read_text()) for rank in (0, 1)]
     for one in said:
         assert one["again"] == one["two"], outputs

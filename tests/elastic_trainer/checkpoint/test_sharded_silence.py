@@ -4,14 +4,12 @@ reads and writes are bounded, and nobody takes what wasn't done for done."""
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from elastic_trainer.store.storage import Storage
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from tests.elastic_trainer.torch_process import TorchProcess
+from tests.elastic_trainer.checkpoint.two_ranks import run_two_ranks
 
 SCRIPT = """
 import faulthandler, json, os, sys, threading
@@ -146,14 +144,7 @@ dist.destroy_process_group()
 
 @pytest.mark.process
 def test_a_part_that_hangs_costs_its_commit_alone_and_a_restore_says_so(tmp_path: Path) -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    processes = [TorchProcess(SCRIPT, rank, store.port, tmp_path) for rank in (0, 1)]
-    try:
-        outputs = ["".join(process.communicate(timeout=240)) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    run_two_ranks(SCRIPT, tmp_path, timeout=240)
     for rank in (0, 1):
         said = json.loads((tmp_path / f"said-{rank}.json").read_text())
         assert said["trained to"] == 8

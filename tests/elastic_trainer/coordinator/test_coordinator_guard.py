@@ -23,7 +23,7 @@ from elastic_trainer.protocol.auth import HEADER, check_compatible, check_token,
 from elastic_trainer.protocol.encoding import decode, encode_agent
 from elastic_trainer.protocol.message import MESSAGE_BYTES, VERSION, Heartbeat, Hello, Join, Round
 
-from tests.elastic_trainer.torchrun_job import free_endpoint
+from benchmarks.endpoint import free_endpoint
 
 TOKEN = "token-of-this-job"
 HELLO = Hello("a", 0, "127.0.0.1", version=VERSION, job="ns/job", processes=2)

@@ -23,8 +23,8 @@ from elastic_trainer.data.shard_client import LeaseError, ShardClient
 from elastic_trainer.identity import Identity
 from elastic_trainer.succession.standing import Standing
 
+from benchmarks.endpoint import free_endpoint
 from tests.elastic_trainer.agent.identity import alone
-from tests.elastic_trainer.torchrun_job import free_endpoint
 
 pytestmark = pytest.mark.process
 

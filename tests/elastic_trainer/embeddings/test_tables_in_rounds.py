@@ -299,6 +299,19 @@ def test_after_a_loss_who_has_no_place_in_the_next_round_gives_its_rows_first(
     assert_undisturbed(job, tmp_path / "undisturbed")
 
 
+def let_the_survivor_go(job: Job) -> tuple[int, int]:
+    """Lose one of two nodes, and have the other leave while it waits; return the newest steps that
+    were made and committed."""
+    os.killpg(job.agents[1].pid, signal.SIGKILL)
+    job.until("one waits for others", lambda told: told["phase"] == "forming")
+    job.agents[0].send_signal(signal.SIGTERM)
+    assert job.wait(0) == 0, job.logs()
+    last = max(int(n) for path in job.folder.glob("steps-*") for n in path.read_text().split())
+    newest = Storage(job.folder / "commits").newest()
+    assert newest is not None, job.logs()
+    return last, newest.step
+
+
 def test_a_lone_survivor_with_all_rows_commits_them_before_it_goes(
     job: Job, tmp_path: Path
 ) -> None:
@@ -306,13 +319,8 @@ def test_a_lone_survivor_with_all_rows_commits_them_before_it_goes(
     environment = {"BACKUP": "1", "EVERY": "1000000", **PATIENT}
     job.start(0, 1, environment=environment)
     job.stepping(2)
-    os.killpg(job.agents[1].pid, signal.SIGKILL)
-    job.until("one waits for others", lambda told: told["phase"] == "forming")
-    job.agents[0].send_signal(signal.SIGTERM)
-    assert job.wait(0) == 0, job.logs()
-    last = max(int(n) for path in job.folder.glob("steps-*") for n in path.read_text().split())
-    newest = Storage(job.folder / "commits").newest()
-    assert newest is not None and newest.step == last, job.logs()
+    last, committed = let_the_survivor_go(job)
+    assert committed == last, job.logs()
     job.start(0, 2, environment=environment)
     assert job.stepping(2)["rounds"][-1]["first_step"] == last + 1
     (job.folder / "enough").touch()
@@ -351,15 +359,10 @@ def test_a_lone_survivor_of_a_loop_of_ones_own_leaves_the_newest_save_in_storage
     job.nodes = f"2:{HOLDERS}"
     job.start(0, 1, restarts=100, environment={"EVERY": "10", **OWN_LOOP})
     job.until("there are commits", lambda told: told["committed_step"] >= 20)
-    os.killpg(job.agents[1].pid, signal.SIGKILL)
-    job.until("one waits for others", lambda told: told["phase"] == "forming")
-    job.agents[0].send_signal(signal.SIGTERM)
-    assert job.wait(0) == 0, job.logs()
-    last = max(int(n) for path in job.folder.glob("steps-*") for n in path.read_text().split())
-    newest = Storage(job.folder / "commits").newest()
-    assert newest is not None and newest.step == last - last % 10, job.logs()
+    last, committed = let_the_survivor_go(job)
+    assert committed == last - last % 10, job.logs()
     job.start(0, 2, restarts=100, environment=OWN_LOOP)
-    assert job.stepping(2)["rounds"][-1]["first_step"] == newest.step + 1
+    assert job.stepping(2)["rounds"][-1]["first_step"] == committed + 1
     (job.folder / "enough").touch()
     assert [job.wait(index) for index in (0, 2)] == [0, 0], job.logs()
     assert_undisturbed(job, tmp_path / "undisturbed", table_job.train_own_loop)

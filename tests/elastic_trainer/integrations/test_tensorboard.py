@@ -16,9 +16,9 @@ from elastic_trainer.protocol.message import Tables
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.endpoint import free_endpoint
 from tests.elastic_trainer.coordinator.test_coordinator_guard import TOKEN, served
 from tests.elastic_trainer.coordinator.world import Job
-from tests.elastic_trainer.torchrun_job import free_endpoint
 
 
 class Recorder:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from elastic_trainer.coordinator.__main__ import CHECK_VARIABLE
 
+from benchmarks.endpoint import free_endpoint
 from tests.elastic_trainer.torch_process import TorchProcess
-from tests.elastic_trainer.torchrun_job import PATIENCE, free_endpoint
+from tests.elastic_trainer.torchrun_job import PATIENCE
 
 MEMBERS = Path(__file__).with_name("members.py").read_text()
 pytestmark = pytest.mark.process

@@ -13,7 +13,7 @@ import pytest
 from elastic_trainer.protocol.auth import HEADER
 from elastic_trainer.protocol.guarded_server import guarded_server
 
-from tests.elastic_trainer.torchrun_job import free_endpoint
+from benchmarks.endpoint import free_endpoint
 
 LOG = logging.getLogger(__name__)
 TOKEN = "token-of-this-job"

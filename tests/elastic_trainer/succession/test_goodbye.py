@@ -10,9 +10,9 @@ from elastic_trainer.agent.coordinator_process import CoordinatorProcess
 from elastic_trainer.agent.succession import Hooks, Succession
 from elastic_trainer.protocol.message import Electorate, Group, Member
 
+from benchmarks.endpoint import free_endpoint
 from tests.elastic_trainer.agent.identity import alone
 from tests.elastic_trainer.succession.test_service import TOLD, Agent, serving
-from tests.elastic_trainer.torchrun_job import free_endpoint
 
 LEAVES = replace(TOLD, agent="b", heard=False, stays=False)
 

@@ -18,8 +18,8 @@ from elastic_trainer.succession.ballot import Ballot, Vote
 from elastic_trainer.succession.service import GONE_PATH, GoneError, announce, ask, ask_vote, look
 from elastic_trainer.succession.standing import EndedPods, Found, Standing
 
+from benchmarks.endpoint import free_endpoint
 from tests.elastic_trainer.agent.identity import alone
-from tests.elastic_trainer.torchrun_job import free_endpoint
 
 BALLOT = Ballot(1000, "c", "127.0.0.1:7", 0, 3)
 TOLD = Standing("test", "a", 1000, "127.0.0.1:7", hosts=False, heard=True, round=3)
