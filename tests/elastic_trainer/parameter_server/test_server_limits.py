@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 import torch
+from elastic_trainer.parameter_server.__main__ import EXIT_ADDRESS
 from elastic_trainer.parameter_server.server_error import ServerError
 from elastic_trainer.parameter_server.service import REQUESTS
 from elastic_trainer.parameter_server.wire import pack
@@ -69,6 +70,16 @@ def test_tables_that_could_not_be_noted_are_not_gone_on_from(
     leave_room(servers, -1)
     worker.tables.load(saved)
     worker.train(1)
+
+
+def test_a_server_whose_port_has_anothers_metrics_says_which_to_choose(servers: Servers) -> None:
+    Worker(servers).train(1)  # so that the first one has its metrics' port
+    port = int(servers.first.rpartition(":")[2])
+    second = servers.start(f"127.0.0.1:{port + 1}")
+    process = servers.processes.pop(second)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == EXIT_ADDRESS
+    assert f"{second}, which may be in use: expected a --port of its own" in said
 
 
 def test_a_server_that_puts_many_off_tells_them_so_and_serves_others(servers: Servers) -> None:

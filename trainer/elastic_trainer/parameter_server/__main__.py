@@ -130,9 +130,14 @@ async def serve(options: argparse.Namespace) -> int:
     except EpochError as error:
         print(f"parameter server: {error}", file=sys.stderr)
         return EXIT_EPOCH
+    except PermissionError as error:
+        print(f"parameter server: cannot serve {options.host}: {error}", file=sys.stderr)
+        return EXIT_ADDRESS
     except OSError as error:
         print(
-            f"parameter server: cannot serve {options.host}:{options.port}: {error}",
+            f"parameter server: cannot serve {options.host}:{options.port}, which may be in use: "
+            "expected a --port of its own (another server takes the one after its own, too, for "
+            f"its metrics); {error}",
             file=sys.stderr,
         )
         return EXIT_ADDRESS
