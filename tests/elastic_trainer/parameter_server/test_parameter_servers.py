@@ -172,6 +172,18 @@ def test_push_that_is_sent_twice_counts_once_and_nonsense_is_refused(servers: Se
         ServedTables([other], servers.first).pull(other.table.settings, np.array([1]))
 
 
+def test_server_that_does_not_know_a_worker_is_told_of_it_and_answers(servers: Servers) -> None:
+    worker = Worker(servers)
+    worker.train(1)
+    other = ServedTables([embedding(admit_after=2)], servers.first)
+    other._servers.find_owners()
+    request = messages.PullRequest(
+        worker=other.worker, table="items", ids=pack([1]), clock=0, staleness=-1
+    )
+    (reply,) = other._servers.ask("Pull", [(servers.first, request)])
+    assert reply is not None, other._servers.why
+
+
 def test_fast_worker_waits_for_the_slowest_until_that_ends(servers: Servers) -> None:
     fast, slow = (embedding() for _ in range(2))
     ahead = ServedTables([fast], servers.first, staleness=2, patience=20)

@@ -105,41 +105,43 @@ class KnownServers:
         ]
 
     def ask(self, method: str, requests: Sequence[tuple[str, Any]]) -> list[Any]:
-        """Ask all at once; return the reply of each, None where nothing was done."""
+        """Ask all at once; return the reply of each, None where nothing was done. A server that
+        doesn't know this worker is told of it, and asked again."""
         seconds = FILE_SECONDS if method in ("Save", "Load") else self._seconds
-        calls = [
-            getattr(self.stub(address), method).future(
-                request, timeout=seconds, metadata=self.metadata
-            )
-            for address, request in requests
-        ]
+
+        def begin(address: str, request: Any) -> Any:
+            call = getattr(self.stub(address), method)
+            return call.future(request, timeout=seconds, metadata=self.metadata)
+
+        calls = [begin(address, request) for address, request in requests]
         found: list[Any] = []
-        for (address, _), call in zip(requests, calls, strict=True):
-            try:
-                reply = call.result()
-            except grpc.RpcError as error:
-                self._refused(address, error)
-                found.append(None)
-                continue
-            if method in ("Save", "Open"):
-                found.append(reply)
-                continue
-            if reply.verdict != messages.DONE:
-                self.why = f"{address} says {messages.Verdict.Name(reply.verdict)}"
-                if reply.verdict == messages.NOT_OPEN:
-                    self._open(address)
-            found.append(reply if reply.verdict == messages.DONE else None)
+        for (address, request), call in zip(requests, calls, strict=True):
+            reply = self._answer(address, call)
+            if reply is not None and method not in ("Save", "Open"):
+                if reply.verdict == messages.NOT_OPEN and self._open(address):
+                    reply = self._answer(address, begin(address, request))
+                if reply is not None and reply.verdict != messages.DONE:
+                    self.why = f"{address} says {messages.Verdict.Name(reply.verdict)}"
+                    reply = None
+            found.append(reply)
         return found
 
-    def _open(self, address: str) -> None:
+    def _open(self, address: str) -> bool:
+        call = self.stub(address).Open.future(
+            self._describe(), timeout=self._seconds, metadata=self.metadata
+        )
+        reply = self._answer(address, call)
+        if reply is not None:
+            self._opened(reply)
+        return reply is not None
+
+    def _answer(self, address: str, call: Any) -> Any:
+        """Return the reply; None, with `why`, where there is none."""
         try:
-            reply = self.stub(address).Open(
-                self._describe(), timeout=self._seconds, metadata=self.metadata
-            )
+            return call.result()
         except grpc.RpcError as error:
             self._refused(address, error)
-            return
-        self._opened(reply)
+            return None
 
     def find_owners(self) -> None:
         """Hear who holds what. Raises NotYetError, and ServerError where rows are lost."""
