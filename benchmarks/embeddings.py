@@ -1,7 +1,7 @@
 """Measures ElasticEmbedding beside torch's EmbeddingBag, and what a change of its holders costs.
 
     python -m benchmarks.embeddings [--rows 1000000] [--width 32] [--batches 20] \\
-      [--only updates|holders|move|servers|saves] [--backup]
+      [--only updates|skew|holders|move|servers|saves] [--backup]
 
 Forward, backward and update of batches of 65,536 random ids in bags of 16, one thread, in rows (ids
 of a batch) a second of CPU time, each kind in turn for a batch, so that other load meets all alike.
@@ -12,14 +12,15 @@ their own, with --only updates:
     uv venv build/peers && . build/peers/bin/activate
     uv pip install -e trainer torch==2.14.1 torchrec==1.9.2 fbgemm-gpu-cpu==1.9.0
 
-Then the table is held by two, then three processes, then
-two again, over gloo on loopback: how long ranks stand still, and how many rows move beside the
-fewest that could; with --backup a second rank has a copy of each row. Then a parameter server gives
-half of the table to another in this process, without a network between, while it is asked for rows:
-how long buckets are frozen, and the longest that a request of any bucket waits, and how many rows
-are sent beside the fewest, while pushes of Zipf's frequencies change them. Last, pulls and pushes
-of one and two servers beside a static one, and how long they take while a server's rows are saved
-and exported (served_embeddings.py).
+Then how many more rows the busiest rank is asked for than the mean one, on impressions of
+examples/clicks.py. Then the table is held by two, then three processes, then two again, over gloo
+on loopback: how long ranks stand still, and how many rows move beside the fewest that could; with
+--backup a second rank has a copy of each row. Then a parameter server gives half of the table to
+another in this process, without a network between, while it is asked for rows: how long buckets are
+frozen, and the longest that a request of any bucket waits, and how many rows are sent beside the
+fewest, while pushes of Zipf's frequencies change them. Last, pulls and pushes of one and two
+servers beside a static one, and how long they take while a server's rows are saved and exported
+(served_embeddings.py).
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ import argparse
 import asyncio
 import importlib
 import os
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
@@ -58,6 +61,8 @@ from elastic_trainer.store.storage import Storage
 from benchmarks.served_embeddings import measure_saves, measure_servers
 
 IDS, BAG = 65_536, 16
+IMPRESSIONS, CLICKS = 61_440, 512
+"""Of Criteo's shape, and how many of them a rank's batch has."""
 RATE = 0.01
 FILLED = (1, 1)
 """The state in which each id has its row."""
@@ -174,6 +179,26 @@ def measure_updates(rows: int, width: int, batches: int) -> None:
     for name, taken in seconds.items():
         typical = median(taken[2:])
         print(f"{name}: {IDS / typical / 1e6:.2f} M rows/s a core, {first / typical:.2f} times")
+
+
+def measure_skew() -> None:
+    """Print how much busier than the mean the busiest rank is where some ids are hot, by the rows
+    that ranks ask one another for, each once a step, and by the ids of their samples."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+    impressions, _ = importlib.import_module("clicks").generate(IMPRESSIONS)
+    for world in (2, 4, 8):
+        owners = OwnerMap.even(0, world)
+        asked, named = np.zeros(world), np.zeros(world)
+        for batch in impressions.split(CLICKS):  # one rank's
+            ids, seen = np.unique(batch.numpy(), return_counts=True)
+            owner = owners.of(buckets(ids))
+            asked += np.bincount(owner, minlength=world)
+            named += np.bincount(owner, seen, minlength=world)
+        print(
+            f"busiest of {world} ranks, in means: {asked.max() / asked.mean():.2f} of rows asked "
+            f"for, {named.max() / named.mean():.2f} of ids in samples ({IMPRESSIONS:,} "
+            f"impressions, batches of {CLICKS})"
+        )
 
 
 def hold(
@@ -384,7 +409,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--batches", type=int, default=20)
-    parts = ("updates", "holders", "move", "servers", "saves")
+    parts = ("updates", "skew", "holders", "move", "servers", "saves")
     parser.add_argument("--only", choices=parts, help="one part (default: all)")
     parser.add_argument("--backup", action="store_true", help="holders keep each row twice")
     given = parser.parse_args()
@@ -393,6 +418,8 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="Sparse invariant checks")
     if "updates" in chosen:
         measure_updates(given.rows, given.width, given.batches)
+    if "skew" in chosen:
+        measure_skew()
     if "holders" in chosen:
         with tempfile.TemporaryDirectory() as folder:
             rounds = (2, 3, 2)
