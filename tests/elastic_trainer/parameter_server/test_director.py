@@ -1,13 +1,17 @@
-"""The first server orders nothing, and ends nobody, for reasons of its own."""
+"""What the first server orders of what servers say; nothing is ordered, and nobody ended, for
+reasons of its own."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from elastic_trainer.embeddings.hashing import BUCKETS
 from elastic_trainer.parameter_server import director
 from elastic_trainer.parameter_server.director import Director
 from elastic_trainer.parameter_server.epoch_file import EpochFile
@@ -19,6 +23,7 @@ from elastic_trainer.parameter_server.placement import (
     Server,
 )
 
+from tests.elastic_trainer.parameter_server.test_balance import load
 from tests.elastic_trainer.parameter_server.test_placement import kept, server
 
 
@@ -31,9 +36,11 @@ class Told:
         monkeypatch.setattr(director, "time", clock)
         self.file = EpochFile(str(folder))
         self.director = Director(lambda _: None, self._order, self._adopt, self.file)
+        self.moves: list[Move] = []
 
     async def _order(self, move: Move, turn: int, epoch: str) -> bool:
-        return False
+        self.moves.append(move)
+        return True
 
     async def _adopt(self, adoption: Adoption, turn: int, epoch: str) -> bool:
         return False
@@ -69,3 +76,54 @@ async def test_first_server_that_stood_still_takes_its_own_silence_for_nobody_el
 
     told.goes_on(LOST_SECONDS + 1, first)
     assert told.file.read().ended == ("life-1",), "the second one is silent while the first isn't"
+
+
+class Busy:
+    """Servers that do what they are ordered, of which the first one's buckets are the busy ones."""
+
+    def __init__(self, told: Told) -> None:
+        self._told, self._done = told, 0
+        self.held = {place: np.zeros(BUCKETS, dtype=np.int8) for place in range(3)}
+        self.held[0][:512] = self.held[1][512:] = 1
+        self._rates = np.where(np.arange(BUCKETS) < 512, 40.0, 1.0)
+
+    async def go_on(self, seconds: int, *places: int) -> list[Move]:
+        """Let these speak each second; return what was ordered."""
+        before = self._done
+        for _ in range(seconds):
+            self._told.now += 1
+            for place in places:
+                held = self.held[place].copy()
+                rates = np.where(held > 0, self._rates, 0.0)
+                said = Server(
+                    f"s{place}:1",
+                    f"life-{place}",
+                    held,
+                    self._told.now,
+                    epoch="e",
+                    load=load(),
+                    rates=rates,
+                )
+                self._told.director.report(said, 0)
+            self._told.director.tick()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            for move in self._told.moves[self._done :]:
+                gives, takes = (int(one.life[-1]) for one in (move.source, move.target))
+                self.held[gives][list(move.buckets)] = 0
+                self.held[takes][list(move.buckets)] = 1
+            self._done = len(self._told.moves)
+        return self._told.moves[before:]
+
+
+async def test_buckets_that_a_busy_server_gave_stay_there_until_servers_come_or_go(
+    told: Told,
+) -> None:
+    busy = Busy(told)
+    moves = await busy.go_on(300, 0, 1)
+    assert moves and {(one.source.life, one.target.life) for one in moves} == {("life-0", "life-1")}
+    assert busy.held[0].sum() < 512, "it gave some away, and shares were not made even again"
+    assert not await busy.go_on(300, 0, 1), "it comes to rest"
+    await busy.go_on(40, 0, 1, 2)
+    counts = [int(held.sum()) for held in busy.held.values()]
+    assert sum(counts) == BUCKETS and counts[2] >= BUCKETS // 3, "a newcomer has its share"
