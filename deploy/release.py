@@ -37,6 +37,7 @@ VERSIONED: Mapping[str, str] = {
     "manifests/dashboard/kustomization.yaml": r"(?m)^ +newTag: (.*)$",
     "manifests/brain/kustomization.yaml": r"(?m)^ +newTag: (.*)$",
     "examples/digits.yaml": r"image: volcano-elastic-trainer:(.*)",
+    "examples/clicks.yaml": r"image: volcano-elastic-trainer:(.*)",
     "deploy/operator.Containerfile": r"volcano-elastic-operator:(\S+) ",
     "deploy/trainer.Containerfile": r"volcano-elastic-trainer:([^\s)]+)",
     "deploy/krew/kubectl-elastic": r"(?m)^version=(.*)$",
