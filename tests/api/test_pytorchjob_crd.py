@@ -35,43 +35,6 @@ def _crd_spec() -> Object:
     return found
 
 
-def _differences(field: shape.Shape, schema: Object, path: str) -> Iterator[str]:
-    kinds = {"Integer": "integer", "Text": "string", "Flag": "boolean", "Items": "array"}
-    wanted = kinds.get(type(field).__name__, "object")
-    if isinstance(field, shape.Amount):
-        if not schema.get("x-kubernetes-int-or-string"):
-            yield f"{path}: the CRD takes no quantity"
-        return
-    if schema.get("type") != wanted:
-        yield f"{path}: {wanted} here, {schema.get('type')} in the CRD"
-        return
-    if isinstance(field, shape.Integer):
-        least, most = schema.get("minimum", -(2**31)), schema.get("maximum", field.most)
-        if (least, most) != (field.least, field.most):
-            yield f"{path}: {field} here, {least} to {most} in the CRD"
-    elif isinstance(field, shape.Text):
-        if schema.get("enum") not in (None, list(field.words)):
-            yield f"{path}: {field.words} here, {schema['enum']} in the CRD"
-    elif isinstance(field, shape.Items):
-        yield from _differences(field.item, schema["items"], f"{path}[]")
-    elif isinstance(field, shape.Named):
-        yield from _differences(field.value, schema["additionalProperties"], f"{path}[]")
-    elif isinstance(field, shape.Fields):
-        declared = schema.get("properties") or {}
-        if field.open != bool(schema.get("x-kubernetes-preserve-unknown-fields")):
-            yield f"{path}: unknown fields are kept by one of the two"
-        if set(schema.get("required") or ()) - {"pytorchReplicaSpecs"} != set(field.required):
-            yield f"{path}: {field.required} required here, {schema.get('required')} in the CRD"
-        for name in declared.keys() ^ field.fields.keys():
-            yield f"{path}.{name}: only {'in the CRD' if name in declared else 'here'}"
-        for name in declared.keys() & field.fields.keys():
-            yield from _differences(field.fields[name], declared[name], f"{path}.{name}")
-
-
-def test_the_crd_declares_exactly_the_fields_that_are_read() -> None:
-    assert list(_differences(SPEC, _crd_spec(), "spec")) == []
-
-
 class _Recording(dict[str, Any]):
     """Notes which of its fields are asked for, by their paths."""
 

@@ -13,10 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from volcano_elastic import assets
 from volcano_elastic.api import role
+from volcano_elastic.api.shape import defaults
 
-_RUN_POLICY = {"cleanPodPolicy": "None", "suspend": False}
-_ELASTIC_POLICY = {"nodeUnit": 1, "coordinator": "worker0"}
+_SPEC = assets.schema(assets.PYTORCHJOBS, "spec")["properties"]
+# The CRD leaves cleanPodPolicy open, as Kubeflow's does.
+_RUN_POLICY = {"cleanPodPolicy": "None"} | defaults(_SPEC["runPolicy"])
+_ELASTIC_POLICY = defaults(_SPEC["elasticPolicy"])
 
 
 def defaulted(obj: Mapping[str, Any]) -> dict[str, Any]:

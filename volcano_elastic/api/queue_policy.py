@@ -6,13 +6,13 @@ One policy governs one Volcano queue; every field is optional, and a queue witho
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from volcano_elastic import assets
 from volcano_elastic.api import moment
 from volcano_elastic.api.amount import Bytes
 from volcano_elastic.api.brain_mode import BrainMode
@@ -20,8 +20,6 @@ from volcano_elastic.api.field_reader import FieldReader
 from volcano_elastic.api.problem import Problem
 
 GPU = "nvidia.com/gpu"
-_RESOURCE = re.compile("([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-"""Names that Kubernetes allows for resources."""
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
@@ -216,83 +214,61 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
     Raises:
         InvalidPolicy: some field makes no sense.
     """
-    reader = FieldReader(obj.get("spec"))
+    reader = FieldReader(obj.get("spec"), assets.schema(assets.QUEUEPOLICIES, "spec"))
     surplus, grow, shrink = reader.part("surplus"), reader.part("grow"), reader.part("shrink")
     young, rebalance = surplus.part("young"), reader.part("rebalance")
     borrowing, headroom = reader.part("borrowing"), reader.part("headroom")
     nodes, brain = reader.part("nodes"), reader.part("brain")
     most_memory = brain.amount("mostMemory")
     meta = obj.get("metadata") or {}
-    base = QueuePolicy(queue="")
     policy = QueuePolicy(
-        queue=reader.text("queue", ""),
+        queue=reader.text("queue", "name a Volcano queue"),
         name=meta.get("name", ""),
         created=moment.parse_optional(meta.get("creationTimestamp")) or _LONG_AGO,
-        resource=reader.text("resource", base.resource),
-        mode=reader.word("mode", base.mode),
+        resource=reader.text("resource", f"name a resource, such as {GPU} or cpu"),
+        mode=reader.word("mode", Mode),
         surplus=Surplus(
-            order=surplus.word("order", base.surplus.order),
-            min_efficiency=surplus.number("minEfficiency", base.surplus.min_efficiency, most=1),
-            step=surplus.word("step", base.surplus.step),
-            max_per_job=surplus.integer("maxPerJob", 0, 2**63 - 1),
-            young_gpu_hours=young.number("gpuHours", base.surplus.young_gpu_hours),
-            young_weight=young.number("weight", base.surplus.young_weight, least=1),
+            order=surplus.word("order", Order),
+            min_efficiency=surplus.number("minEfficiency"),
+            step=surplus.word("step", Step),
+            max_per_job=surplus.integer("maxPerJob"),
+            young_gpu_hours=young.number("gpuHours"),
+            young_weight=young.number("weight"),
         ),
         grow=Grow(
-            cooldown=None
-            if grow.get("cooldownSeconds") is None
-            else grow.seconds("cooldownSeconds", timedelta(0)),
-            stabilization=grow.seconds("stabilizationSeconds", base.grow.stabilization),
-            max_step=grow.integer("maxStep", 1, 2**31 - 1),
+            cooldown=grow.optional_seconds("cooldownSeconds"),
+            stabilization=grow.seconds("stabilizationSeconds"),
+            max_step=grow.integer("maxStep"),
         ),
         shrink=Shrink(
-            grace=shrink.seconds("graceSeconds", base.shrink.grace),
-            protect=shrink.seconds("protectSeconds", base.shrink.protect),
-            for_other_queues=shrink.word("forOtherQueues", base.shrink.for_other_queues),
-            for_pods=shrink.word("forPods", base.shrink.for_pods),
+            grace=shrink.seconds("graceSeconds"),
+            protect=shrink.seconds("protectSeconds"),
+            for_other_queues=shrink.word("forOtherQueues", ForOtherQueues),
+            for_pods=shrink.word("forPods", ForPods),
         ),
         rebalance=Rebalance(
-            gap=rebalance.number("gap", base.rebalance.gap),
-            cooldown=rebalance.seconds("cooldownSeconds", base.rebalance.cooldown),
+            gap=rebalance.number("gap"),
+            cooldown=rebalance.seconds("cooldownSeconds"),
         ),
         borrowing_limit=borrowing.amount("limit"),
         headroom=Headroom(
             amount=headroom.amount("amount"),
-            percent=None
-            if headroom.get("percent") is None
-            else headroom.number("percent", 0, most=100),
+            percent=headroom.optional_number("percent"),
         ),
         nodes=Nodes(
-            leave=nodes.word("leave", base.nodes.leave),
-            exclude_for=nodes.seconds("excludeSeconds", base.nodes.exclude_for),
-            cordon=nodes.word("cordon", base.nodes.cordon),
-            stragglers=nodes.word("stragglers", base.nodes.stragglers),
-            diverged=nodes.word("diverged", base.nodes.diverged),
+            leave=nodes.word("leave", LeaveNodes),
+            exclude_for=nodes.seconds("excludeSeconds"),
+            cordon=nodes.word("cordon", Cordon),
+            stragglers=nodes.word("stragglers", Stragglers),
+            diverged=nodes.word("diverged", Diverged),
         ),
         brain=Brain(
-            mode=None if brain.get("mode") is None else brain.word("mode", BrainMode.RECOMMEND),
+            mode=brain.optional_word("mode", BrainMode),
             most_memory=None if most_memory is None else Bytes(most_memory // 1000),
         ),
     )
     problems = reader.problems
-    for part in (
-        reader,
-        surplus,
-        young,
-        grow,
-        shrink,
-        rebalance,
-        borrowing,
-        headroom,
-        nodes,
-        brain,
-    ):
-        problems += part.unknown() if strict else ()
-    if not policy.queue:
-        problems.append(Problem("spec.queue", "must name a Volcano queue, found none"))
-    if not _RESOURCE.fullmatch(policy.resource):
-        found = f"must name a resource, such as nvidia.com/gpu or cpu, found {policy.resource!r}"
-        problems.append(Problem("spec.resource", found))
+    problems += reader.unknown() if strict else ()
     if 0 < policy.rebalance.gap < 1:
         found = f"must be 0 (off) or at least 1, found {policy.rebalance.gap:g}"
         problems.append(Problem("spec.rebalance.gap", found))

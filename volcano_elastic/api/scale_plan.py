@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from volcano_elastic import assets
 from volcano_elastic.api import moment
 from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.field_reader import FieldReader
@@ -139,11 +140,11 @@ def parse(obj: Mapping[str, Any]) -> ScalePlan:
         InvalidPlan: some field makes no sense.
     """
     meta, status = obj.get("metadata") or {}, obj.get("status") or {}
-    reader = FieldReader(obj.get("spec"))
+    reader = FieldReader(obj.get("spec"), assets.schema(assets.SCALEPLANS, "spec"))
     created = moment.parse_optional(meta.get("creationTimestamp")) or _LONG_AGO
-    seconds = reader.get("expireSeconds")
-    expire = reader.seconds("expireSeconds", timedelta(0))
-    owner, scale_type = reader.text("ownerJob", ""), _scale_type(meta)
+    expire = reader.optional_seconds("expireSeconds")
+    owner = reader.text("ownerJob", "name a PyTorchJob of its namespace")
+    scale_type = _scale_type(meta)
     problems = reader.problems
     roles = _roles(reader.part("replicaResourceSpecs"))
     remove, migrate = _names(reader, "removePods"), _names(reader, "migratePods")
@@ -163,8 +164,6 @@ def parse(obj: Mapping[str, Any]) -> ScalePlan:
     if hosts and not named:
         first = f"JOB-{_SERVING.label}-0:PORT and on"
         unserved["psHosts"] = f"its hosts aren't the job's first servers: {first}"
-    if not owner:
-        problems.append(Problem("spec.ownerJob", "must name a PyTorchJob of its namespace"))
     if scale_type not in (AUTO, MANUAL):
         found = f"must be {AUTO} or {MANUAL}, found {scale_type!r}"
         problems.append(Problem(f"metadata.labels[{TYPE_LABEL}]", found))
@@ -178,7 +177,7 @@ def parse(obj: Mapping[str, Any]) -> ScalePlan:
         owner_job=owner,
         manual=scale_type == MANUAL,
         created=created,
-        expires=None if seconds is None else created + expire,
+        expires=None if expire is None else created + expire,
         roles=roles,
         remove=remove,
         migrate=tuple(name for name in migrate if name not in remove),
@@ -244,11 +243,11 @@ def _names(reader: FieldReader, field_name: str) -> tuple[str, ...]:
     found = reader.get(field_name)
     listed = found if isinstance(found, list) else []
     names = [one.get("name") if isinstance(one, Mapping) else None for one in listed]
-    good = tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name))
-    if found is not None and (not isinstance(found, list) or not all(names)):
+    good = [name for name in names if isinstance(name, str) and name]
+    if found is not None and (not isinstance(found, list) or len(good) < len(names)):
         shown = f"must be a list of objects with a pod's name each, found {found!r}"
         reader.problems.append(Problem(f"{reader.path}.{field_name}", shown))
-    return good
+    return tuple(dict.fromkeys(good))
 
 
 def _roles(reader: FieldReader) -> dict[str, RolePlan]:
@@ -270,7 +269,7 @@ def _roles(reader: FieldReader) -> dict[str, RolePlan]:
             found_ = f"must be at least 1Mi, found {resource.get('memory')!r}: is its unit missing?"
             reader.problems.append(Problem(f"{resource.path}.memory", found_))
         plan = RolePlan(
-            part.integer("replicas", 0, 2**31 - 1),
+            part.integer("replicas"),
             None if cpu is None else Cpu(cpu),
             None if memory is None else Bytes(-(-memory // 1000)),
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from volcano_elastic import assets
 from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.pytorchjob_shape import ADOPT_ANNOTATION
@@ -108,39 +109,20 @@ def _write(entry: Mapping[str, Any]) -> Iterator[_Write]:
         yield _Write(time, str(entry["manager"]))
 
 
-# What the operator cannot do without: fields that it writes, and reads back as its memory.
+# What the operator cannot do without: our fields, among Kubeflow's, of a job's elasticPolicy, and
+# those that it writes, and reads back as its memory.
 _NEEDED = (
-    "spec.elasticPolicy.min",
-    "spec.elasticPolicy.max",
-    "spec.elasticPolicy.nodeUnit",
-    "spec.elasticPolicy.cooldownSeconds",
-    "spec.elasticPolicy.scaler",
-    "spec.elasticPolicy.coordinator",
+    *(
+        f"spec.elasticPolicy.{name}"
+        for name in ("min", "max", "nodeUnit", "cooldownSeconds", "scaler", "coordinator")
+    ),
     "status.queue",
-    "status.elastic.desired",
-    "status.elastic.ready",
-    "status.elastic.min",
-    "status.elastic.max",
-    "status.elastic.replicas",
-    "status.elastic.lastScaleTime",
-    "status.elastic.lastScaleReason",
-    "status.elastic.evicted",
-    "status.elastic.excludedNodes",
-    "status.elastic.exclusionsLiftedAt",
-    "status.elastic.restarts",
-    "status.elastic.message",
-    "status.elastic.memory",
-    "status.elastic.loads",
-    "status.elastic.checkpointSize",
-    "status.elastic.recommendation",
-    "status.elastic.resources",
-    "status.elastic.servers",
-    "status.elastic.speeds",
-    "status.elastic.pauseSeconds",
-    "status.elastic.gpuHours",
-    "status.elastic.goodput",
-    "status.elastic.commits",
-    "status.elastic.progress",
+    *(
+        f"status.elastic.{name}"
+        for name in assets.schema(assets.PYTORCHJOBS, "status")["properties"]["elastic"][
+            "properties"
+        ]
+    ),
 )
 
 

@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 
 from volcano_elastic.api.problem import Problem, shown
+from volcano_elastic.api.pytorchjob_shape import SCALERS
 from volcano_elastic.snapshot.codec import Observation
 from volcano_elastic.snapshot.snapshot import SPEEDS
 
@@ -24,7 +25,6 @@ _YEARS = range(1900, 3000)
 """Such times and spans add up to no date that a calendar lacks."""
 _ANY = frozenset({"priority", "tolerations"})
 """Fields whose numbers may be negative."""
-_SCALERS = ("volcano", "hpa", "none")
 
 
 def problems(observed: Observation) -> Iterator[Problem]:
@@ -37,8 +37,8 @@ def problems(observed: Observation) -> Iterator[Problem]:
         path = f"$.snapshot.jobs[{i}]"
         if job.max < job.min:
             yield Problem(f"{path}.max", f"must be at least min, {job.min}, found {job.max}")
-        if job.scaler not in _SCALERS:
-            found = f"must be one of {', '.join(_SCALERS)}, found {shown(job.scaler)}"
+        if job.scaler not in SCALERS:
+            found = f"must be one of {', '.join(SCALERS)}, found {shown(job.scaler)}"
             yield Problem(f"{path}.scaler", found)
     for i, policy in enumerate(snapshot.policies):
         path = f"$.snapshot.policies[{i}]"
