@@ -57,3 +57,16 @@ def test_what_the_map_of_the_code_points_to_is_there() -> None:
     found = re.findall(r"`((?:volcano_elastic|trainer|tests|crds|benchmarks)/[\w/.-]+\.\w+)`", TEXT)
     assert len(found) > 20
     assert [name for name in found if not (ROOT / name).exists()] == []
+
+
+def test_names_that_the_map_of_the_code_says_are_in_the_code() -> None:
+    """One that was renamed leads nobody anywhere."""
+    before, _, rest = TEXT.partition("### Its states")
+    trainer = rest.partition("### The trainer: where do I change")[2].partition("###")[0]
+    names = set(re.findall(r"`([A-Za-z_]\w*)`", before + trainer))
+    assert {"RANKS", "_OTHERWISE", "decide_hang"} <= names
+    packages = ("volcano_elastic", "trainer", "crds", "manifests", "deploy")
+    kinds = ("*.py", "*.yaml", "*.md", "*.tpl")
+    files = [f for package in packages for kind in kinds for f in (ROOT / package).rglob(kind)]
+    words = {word for f in files for word in re.findall(r"\w+", f.read_text())}
+    assert names - words == set()
