@@ -62,7 +62,7 @@ from benchmarks.served_embeddings import measure_saves, measure_servers
 
 IDS, BAG = 65_536, 16
 IMPRESSIONS, CLICKS = 61_440, 512
-"""Of Criteo's shape, and how many of them a rank's batch has."""
+"""Impressions in Criteo's shape, and how many of them a rank's batch has."""
 RATE = 0.01
 FILLED = (1, 1)
 """The state in which each id has its row."""

@@ -1,4 +1,4 @@
-"""What the first server orders of what servers say; nothing is ordered, and nobody ended, for
+"""Orders of the first server, by what servers say; nothing is ordered, and nobody ended, for
 reasons of its own."""
 
 from __future__ import annotations
