@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, cast
 
 from aiohttp import web
@@ -95,8 +96,13 @@ async def measuring(
     heard: Callable[[Sequence[Exclusion]], None] = lambda _: None,
     policy: Object | None = None,
     reports_heard: Callable[[Report], None] = lambda _: None,
+    elastic: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[tuple[Cluster, SnapshotBuilder, Jobs]]:
-    """One job, whose coordinator is at `port`, is asked again and again."""
+    """One job, whose coordinator is at `port`, is asked again and again.
+
+    Args:
+        elastic: more of its status.elastic.
+    """
     server = Jobs(lambda: cluster)
     cluster = Cluster(cast(Client, server))
     builder = SnapshotBuilder()
@@ -122,7 +128,9 @@ async def measuring(
         informer.on_change(lambda old, new: builder.change(old, new) and None)
     if policy is not None:
         builder.change(None, policy)
-    cluster.jobs.put(job(rdzvPort=port - 1))
+    asked = job(rdzvPort=port - 1)
+    asked["status"]["elastic"] |= elastic
+    cluster.jobs.put(asked)
     cluster.pods.put(worker_zero("127.0.0.1"))
     task = asyncio.create_task(measurement.run())
     try:
