@@ -53,6 +53,20 @@ def test_docstrings_begin_with_their_verb_or_noun() -> None:
     assert wrong == []
 
 
+def test_docstrings_of_the_control_plane_name_their_subject() -> None:
+    """A field may be how many or where; modules, classes and functions are something."""
+    wrong = [
+        f"{file.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for package in ("volcano_elastic", "embedded_cluster")
+        for file in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (text := ast.get_docstring(node))
+        and text.startswith(("How ", "Where ", "Which "))
+    ]
+    assert wrong == []
+
+
 def test_what_the_map_of_the_code_points_to_is_there() -> None:
     found = re.findall(r"`((?:volcano_elastic|trainer|tests|crds|benchmarks)/[\w/.-]+\.\w+)`", TEXT)
     assert len(found) > 20

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from tests.operator.measuring import job, measuring, worker_zero
 from volcano_elastic.api.pytorchjob import PyTorchJob, parse
-from volcano_elastic.operator.coordinator_client import Followed, Report, standing, succession
+from volcano_elastic.operator.coordinator_client import Followed, Report, followed_of, succession
 from volcano_elastic.operator.ended_pods import EndedPods
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.pytorchjob.label import JOB_NAME, REPLICA_INDEX
@@ -40,9 +40,9 @@ def test_an_agent_says_where_the_coordinator_is() -> None:
     ours = parse(job())
     assert succession(ours, worker_zero()) == "http://10.0.0.1:23458"
     followed = Followed(1000, heard=False, url="http://10.0.0.2:23457")
-    assert standing(told(), ours) == followed
-    assert standing(told(heard=True), ours) == replace(followed, heard=True)
-    six = standing(told(address="fd00::2:23456"), ours)
+    assert followed_of(told(), ours) == followed
+    assert followed_of(told(heard=True), ours) == replace(followed, heard=True)
+    six = followed_of(told(address="fd00::2:23456"), ours)
     assert six == replace(followed, url="http://[fd00::2]:23457")
 
 
@@ -59,7 +59,7 @@ def test_an_agent_says_where_the_coordinator_is() -> None:
     ],
 )
 def test_an_agent_that_knows_no_coordinator_of_this_job_says_nothing(body: bytes) -> None:
-    assert standing(body, parse(job())) is None
+    assert followed_of(body, parse(job())) is None
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""How far Brain's estimates of CPU and memory go with a job."""
+"""Modes of a job with Brain: what becomes of its estimates of CPU and memory."""
 
 from __future__ import annotations
 

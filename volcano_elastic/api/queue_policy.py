@@ -66,7 +66,7 @@ class ForPods(StrEnum):
 
 
 class LeaveNodes(StrEnum):
-    """When jobs leave a node that still works."""
+    """Says when jobs leave a node that still works."""
 
     ON_SIGNAL = "OnSignal"
     """When it shows a sign of `node_signal`, or has failed the job."""
@@ -75,7 +75,7 @@ class LeaveNodes(StrEnum):
 
 
 class Cordon(StrEnum):
-    """Which nodes the operator cordons."""
+    """Says which nodes the operator cordons."""
 
     NEVER = "Never"
     EXCLUDED = "Excluded"

@@ -93,7 +93,7 @@ class ScalePlan:
         return all(name in self.pods for name in (*self.remove, *self.migrate))
 
     def replicas(self, role: str, has: int = 0) -> int | None:
-        """How many pods of a role the job is to have; None: it doesn't say.
+        """Return how many pods of a role the job is to have; None: it doesn't say.
 
         Args:
             has: how many there are to be so far.

@@ -1,5 +1,5 @@
-"""How many parameter servers a job has instead of what its spec says, as `status.elastic.servers`
-keeps it.
+"""Number of parameter servers that a job has instead of what its spec says, as
+`status.elastic.servers` keeps it.
 
 It stands for the spec's number that it was decided for: whoever edits that ends it.
 """

@@ -454,7 +454,7 @@ async def _ask_where_it_moved(
     import json
     from urllib.parse import urlsplit
 
-    from volcano_elastic.operator.coordinator_client import Followed, standing, succession
+    from volcano_elastic.operator.coordinator_client import Followed, followed_of, succession
 
     found: list[Followed] = []
     for pod in pods:
@@ -463,7 +463,7 @@ async def _ask_where_it_moved(
             continue
         name = pod["metadata"]["name"]
         answer, _ = await _ask(client, job.namespace, name, url, "host", headers)
-        followed = standing(json.dumps(answer).encode(), job) if answer is not None else None
+        followed = followed_of(json.dumps(answer).encode(), job) if answer is not None else None
         if followed is not None:
             found.append(followed)
     if not found:

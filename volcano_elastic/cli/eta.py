@@ -57,7 +57,7 @@ class Told:
     past: int
     """Ended jobs that were learnt from."""
     kept: Kept | None
-    """How past answers held; None: nobody keeps them."""
+    """Record of how past answers held; None: nobody keeps it."""
 
 
 @click.command()

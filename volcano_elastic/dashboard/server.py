@@ -55,7 +55,7 @@ JobDetails = Callable[[str], Awaitable[tuple[Mapping[str, Any] | None, Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where answers come from."""
+    """Parts of the program that answers come from."""
 
     feed: PageFeed
     chronicle: Chronicle

@@ -1,4 +1,4 @@
-"""When jobs start and end: simulations from a cluster as it is, and the interval they span."""
+"""Forecasts of starts and ends: simulations from a cluster as it is, and the interval they span."""
 
 from __future__ import annotations
 

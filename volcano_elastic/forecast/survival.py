@@ -1,4 +1,4 @@
-"""How long jobs last, from some that ended and some that still run (Kaplan and Meier)."""
+"""Estimates how long jobs last, from some that ended and some that still run (Kaplan and Meier)."""
 
 from __future__ import annotations
 

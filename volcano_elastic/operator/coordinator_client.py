@@ -128,7 +128,7 @@ class Followed:
     """Where it serves HTTP."""
 
 
-def standing(body: bytes, job: PyTorchJob) -> Followed | None:
+def followed_of(body: bytes, job: PyTorchJob) -> Followed | None:
     """Return the coordinator that an agent follows; None if it knows none, or is another job's."""
     try:
         told = json.loads(body)
@@ -261,7 +261,7 @@ async def find(
     answers = await asyncio.gather(
         *(_request(session, "GET", f"{url}/host", job, token) for url in urls)
     )
-    found = [standing(body, job) for code, body in answers if code == 200]
+    found = [followed_of(body, job) for code, body in answers if code == 200]
     return max((one for one in found if one is not None), default=None)
 
 

@@ -1,4 +1,4 @@
-"""How far a job's training is, as its coordinator tells it and as its status keeps it. Pure.
+"""Progress of a job's training, as its coordinator tells it and as its status keeps it. Pure.
 
 Names are those that Kubeflow's TrainJob has for its trainer's progress.
 """

@@ -44,7 +44,7 @@ class Exclusions:
 
     @property
     def ends(self) -> datetime | None:
-        """When the first of them ends."""
+        """The time at which the first of them ends."""
         return min((one.until for one in self.nodes), default=None)
 
     def fields(self) -> dict[str, Any]:

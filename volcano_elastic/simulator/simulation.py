@@ -123,7 +123,7 @@ class _Simulation:
         self._hours: list[tuple[float, int, SimulatedJob]] = []
         """A heap: until when `count_hours` would find nothing new for whom."""
         self._changed = False
-        self._fruitless = 0
+        self._idle_plans = 0
         self._memory = self._base.memory
         for pod in self._base.pods:
             if pod.node is not None:
@@ -227,7 +227,7 @@ class _Simulation:
         times = [self._events[0][0]] if self._events else []
         if self._submitted < len(self._trace):
             times.append(self._trace[self._submitted].submit)
-        if not times or (self._fruitless > PATIENCE and self._submitted == len(self._trace)):
+        if not times or (self._idle_plans > PATIENCE and self._submitted == len(self._trace)):
             return None
         return math.ceil(min(times) / TICK) * TICK
 
@@ -407,7 +407,7 @@ class _Simulation:
         before = self._nodes.free
         self._bind()
         idle = self._nodes.free == self._empty
-        self._fruitless = self._fruitless + 1 if idle and not made.decisions else 0
+        self._idle_plans = self._idle_plans + 1 if idle and not made.decisions else 0
         if made.decisions or self._nodes.free < before:
             # What has changed opens new chances, e.g. a newcomer that has its minimum may grow.
             self._wake(now + TICK)

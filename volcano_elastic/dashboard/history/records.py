@@ -34,7 +34,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How answers held whose question is settled."""
+    """Counts of the answers whose question is settled, and of those that held."""
 
     counted: int
     held: int

@@ -22,7 +22,7 @@ _WAITS = "it waits for room for its minimum"
 
 
 class State(StrEnum):
-    """How a job fares."""
+    """State of a job, as the page has it."""
 
     WAITING = "Waiting"
     """Its minimum has no room."""
@@ -191,7 +191,7 @@ _KEYS: Mapping[Sort, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which jobs a viewer asks for."""
+    """Choice of jobs that a viewer makes."""
 
     queues: frozenset[str] | None = None
     """None: all."""
