@@ -156,6 +156,8 @@ def test_what_cannot_be_dense_is_refused_in_words(servers: Servers) -> None:
         ServedTables([net.items], "127.0.0.1:1", dense=net)
     with pytest.raises(ValueError, match="a ElasticEmbedding without parameters to train"):
         ServedTables([net.items], "127.0.0.1:1", dense=net.items, dense_optimizer=SGD())
+    with pytest.raises(TypeError, match="expected ElasticEmbeddings, found Linear"):
+        ServedTables([net.deep[0]], "127.0.0.1:1")
     net.deep[0].float()
     with pytest.raises(TypeError, match=r"parameters of torch\.float32, torch\.float64: expected"):
         served(servers, net)

@@ -16,6 +16,7 @@ from elastic_trainer.embeddings.table import Table, TableSettings
 from elastic_trainer.metrics.exposition import exposition
 from elastic_trainer.metrics.http import Request
 from elastic_trainer.parameter_server import gazer
+from elastic_trainer.parameter_server.__main__ import parse
 from elastic_trainer.parameter_server.gazer import Observations, Times
 from elastic_trainer.parameter_server.load import (
     SAMPLED,
@@ -135,6 +136,15 @@ def test_a_process_reads_what_it_uses(tmp_path: Path) -> None:
     assert found.memory > 1 << 20 and found.machine_memory > found.machine_memory_free > 0
     assert found.machine_cpus == os.cpu_count() and found.machine_cpu_seconds > 0
     assert usage(tmp_path).memory == usage(tmp_path).machine_memory == 0, "nothing to read"
+
+
+@pytest.mark.parametrize("seconds", ["0", "-3", "nan", "inf", "often"])
+def test_a_time_between_copies_that_is_none_is_refused_in_words(
+    seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse([f"--copy-every={seconds}"])
+    assert f"expected seconds, more than 0, found '{seconds}'" in capsys.readouterr().err
 
 
 def test_numbers_are_for_anybody_and_all_of_it_for_who_has_the_token() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import torch
@@ -349,6 +350,31 @@ async def test_who_has_taken_rows_since_its_last_word_does_not_end(
     assert taken and not run.target.ended.is_set()
     run.check()
     follows.cancel()
+
+
+async def test_why_the_first_server_hears_nothing_of_another_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as of one that was told to join another than the first."""
+    service, enough = Service("c:1", "b:1", ""), asyncio.Event()
+    refusals = 0
+
+    class Second:
+        async def Report(self, report: Any, timeout: float) -> Any:  # noqa: N802
+            nonlocal refusals
+            refusals += 1
+            if refusals == 3:
+                enough.set()
+            nothing = grpc.aio.Metadata()
+            code = grpc.StatusCode.FAILED_PRECONDITION
+            raise grpc.aio.AioRpcError(code, nothing, nothing, "b:1 isn't the first server")
+
+    monkeypatch.setattr(service._stubs, "of", lambda _: Second())
+    follows = asyncio.create_task(service._follow())
+    await enough.wait()
+    follows.cancel()
+    said = [one.getMessage() for one in caplog.records]
+    assert said == ["trying again to report to b:1: b:1 isn't the first server"]
 
 
 async def test_who_ends_takes_nothing() -> None:

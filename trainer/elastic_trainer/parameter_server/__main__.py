@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
+import math
 import os
 import signal
 import sys
@@ -72,7 +74,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--copy-every",
-        type=float,
+        type=_seconds,
         default=0.0,
         metavar="SECONDS",
         help="keep a copy of this server's rows in another one's memory, and send it what changed "
@@ -96,6 +98,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.metrics_port == PORT_AFTER:
         options.metrics_port = options.port + 1 if options.port < 65535 else None
     return options
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"expected seconds, more than 0, found {text!r}")
 
 
 def _port(text: str) -> int | None:

@@ -78,7 +78,7 @@ class ServedTables:
 
     Raises:
         ServerError: by a forward pass or `step`: servers refuse, have lost rows, or don't answer.
-        ValueError: one of the arguments can't be.
+        ValueError, TypeError: one of the arguments can't be.
     """
 
     def __init__(
@@ -96,6 +96,9 @@ class ServedTables:
             raise ValueError(f"staleness is {staleness}: expected steps, 0 or more, or None")
         if (dense is None) != (dense_optimizer is None):
             raise ValueError("dense and dense_optimizer: expected both or none")
+        for one in modules:
+            if not isinstance(one, ElasticEmbedding):
+                raise TypeError(f"modules: expected ElasticEmbeddings, found {type(one).__name__}")
         self._embeddings = list(cast("Sequence[ElasticEmbedding]", modules))
         names = [one.name for one in self._embeddings]
         if len(set(names)) < len(names):

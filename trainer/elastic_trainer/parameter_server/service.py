@@ -103,6 +103,8 @@ class Service(ParameterServerServicer):
         self._stubs = Stubs(token)
         self._owners = messages.Owners()
         self._leased_until = 0.0
+        self._refusal: grpc.StatusCode | None = None
+        """Why the first server heard nothing last, which is said once."""
         self._put_off = 0
         self._first, self._job = first, job
         self._backups = Backups(
@@ -439,8 +441,9 @@ class Service(ParameterServerServicer):
             report = write_report(
                 itself, version=self._owners.version, rows=self.holder.rows, load=tells_load
             )
-            with contextlib.suppress(grpc.RpcError):
+            try:
                 owners = await self._stubs.of(self._first).Report(report, timeout=1.0)
+                self._refusal = None
                 if self._epoch in owners.superseded:
                     self.holder, self._epoch = Holder(), ""
                 self._backups.copies.forget((), owners.superseded)
@@ -460,6 +463,8 @@ class Service(ParameterServerServicer):
                 # What it said may be out of date by now: it may have taken something.
                 if owners.released and self.leaving and not self.holder.held.any():
                     self.ended.set()
+            except grpc.RpcError as error:
+                self._say_once(error)
             if self.leaving and time.monotonic() >= self._leased_until:
                 log.warning("%s doesn't answer: ending with %d rows", self._first, self.holder.rows)
                 self.ended.set()
@@ -467,6 +472,13 @@ class Service(ParameterServerServicer):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), REPORT_SECONDS)
             self._news.clear()
+
+    def _say_once(self, error: grpc.RpcError) -> None:
+        code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
+        if code is not None and code is not self._refusal:
+            told = error.details() or code.name
+            log.warning("trying again to report to %s: %s", self._first, told)
+        self._refusal = code
 
     # ---- life
 
