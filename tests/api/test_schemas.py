@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from embedded_cluster.apiserver import cel
@@ -160,6 +160,7 @@ _PROFILE = settings(deadline=None, max_examples=examples(500))
 
 @_PROFILE
 @given(_one_or_two_fields(assets.schema(assets.QUEUEPOLICIES, "spec")))
+@example({"headroom": {"amount": 1, "percent": 10}})
 def test_a_policy_is_refused_by_the_operator_as_by_the_api_server(fields: Object) -> None:
     spec = {"queue": "q"} | fields
     try:
