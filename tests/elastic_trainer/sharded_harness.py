@@ -28,8 +28,11 @@ from typing import Any
 
 import torch
 import torch._dynamo.convert_frame  # which each rank's first step would else import
+from elastic_trainer.agent.held_parts import held_parts
+from elastic_trainer.coordinator.agents import Agent
+from elastic_trainer.coordinator.places import choose_places
 from elastic_trainer.store.errors import StorageError
-from elastic_trainer.store.slot import Slot
+from elastic_trainer.store.slot import Slot, find_labels
 from elastic_trainer.store.storage import Storage
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -249,10 +252,7 @@ class Training:
                 self.counts.resizes += 1
                 while 0 < len(self.nodes) < self.unit:  # it waits for others
                     self.nodes.append(self._new_node())
-                # Who would make no whole unit waits beside the job, and so does its part of what is
-                # divided among all ranks.
-                del self.nodes[len(self.nodes) // self.unit * self.unit :]
-                self.safe = min(self.safe, self._whole_in_memory())
+                self._choose_places(len(self.nodes) // self.unit * self.unit)
             return
         for node in round_.leavers:
             self.nodes.remove(node)
@@ -261,6 +261,15 @@ class Training:
         if (not round_.leavers or self.chance.random() < 0.3) and len(self.nodes) < self.most:
             for _ in range(self.unit):
                 self.nodes.insert(self.chance.randint(0, len(self.nodes)), self._new_node())
+
+    def _choose_places(self, size: int) -> None:
+        """Leave out who would make no whole unit, and waits beside the job with its parts."""
+        folders = [self.folder / f"node-{node}" for node in self.nodes]
+        agents = [
+            Agent(str(node), place, "", 0.0, parts=held_parts(find_labels(folder)))
+            for place, (node, folder) in enumerate(zip(self.nodes, folders, strict=True))
+        ]
+        self.nodes = [int(agent.agent) for agent in choose_places(agents, size)]
 
     def _new_node(self) -> int:
         self._next_node += 1

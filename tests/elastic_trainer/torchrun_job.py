@@ -215,9 +215,22 @@ class Job:
                 os.killpg(agent.pid, signal.SIGKILL)
             agent.wait(10)
         for index in self.agents:
-            pod = f"{socket.gethostname()}/{index}"
-            for path in SHARED_MEMORY.glob(f"{folder_name(self.name, pod)}-*"):
-                shutil.rmtree(path, ignore_errors=True)
+            self._forget(index)
+
+    def memory(self, index: int) -> list[Path]:
+        """Return the folders on shared memory that the pod's agents have had."""
+        name = folder_name(self.name, f"{socket.gethostname()}/{index}")
+        return sorted(SHARED_MEMORY.glob(f"{name}-*"))
+
+    def lose(self, index: int) -> None:
+        """Kill an agent and its workers, and with them goes what its node's memory holds."""
+        os.killpg(self.agents[index].pid, signal.SIGKILL)
+        self.agents[index].wait()
+        self._forget(index)
+
+    def _forget(self, index: int) -> None:
+        for path in self.memory(index):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _die_with_parent() -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from elastic_trainer.store.memory_folder import SHARED_MEMORY, folder_name
 
 from tests.elastic_trainer.torchrun_job import Job
 
@@ -88,10 +84,7 @@ def test_nodes_that_are_lost_join_and_leave_cost_no_step_but_of_the_lost_one(job
     environment = {"UNSTORED": "1"}
     job.start(0, 1, 2, environment=environment)
     three = job.stepping(3)
-    os.killpg(job.agents[2].pid, signal.SIGKILL)
-    job.agents[2].wait()
-    for path in SHARED_MEMORY.glob(f"{folder_name(job.name, f'{socket.gethostname()}/2')}-*"):
-        shutil.rmtree(path)
+    job.lose(2)
     two = job.stepping(2, after_round=three["round"])
     job.start(2, environment=environment)
     joined = job.stepping(3, after_round=two["round"])
@@ -106,6 +99,20 @@ def test_nodes_that_are_lost_join_and_leave_cost_no_step_but_of_the_lost_one(job
     assert begins[0] == 0 or three["round"] > 1
     assert 0 < begins[1] <= ends[0]
     assert begins[2:] == ends[1:3]
+
+
+@pytest.mark.parametrize("lost", [2, 3])
+def test_of_too_many_for_whole_units_those_with_all_parts_of_the_state_go_on(
+    job: Job, lost: int
+) -> None:
+    job.nodes = "2:4"
+    environment = {"UNSTORED": "1", "VOLCANO_ELASTIC_NODE_UNIT": "2"}
+    job.start(0, 1, 2, 3, environment=environment)
+    four = job.stepping(4)
+    job.lose(lost)
+    two = job.stepping(2, after_round=four["round"])
+    begin = steps_of(job, two["round"])[0]
+    assert 0 < begin <= steps_of(job, four["round"])[-1], job.logs()
 
 
 def test_the_last_step_is_in_storage_where_all_begin_to_leave_while_others_stand_at_the_fence(

@@ -58,7 +58,8 @@ def make():
 data = ElasticDataset(
     TensorDataset(inputs, inputs.sin().sum(1, keepdim=True)), global_batch=24, epochs=1000
 )
-loop = ElasticLoop(folder / "commits", make=make, data=data, every=10**6)
+every = int(os.environ.get("EVERY", 10**6))
+loop = ElasticLoop(folder / "commits", make=make, data=data, every=every)
 for x, y in loop:
     with loop.step():
         (loop.weight * torch.nn.functional.mse_loss(loop.model(x), y)).backward()
@@ -68,7 +69,8 @@ for x, y in loop:
     if loop.stepped and enough:
         loop.stop()
 """
-"""It saves at fences alone, and brings nothing to storage that memory holds on two nodes."""
+"""It saves at fences, or every so many steps, and brings nothing to storage that memory holds on
+two nodes."""
 
 
 @pytest.fixture
@@ -124,3 +126,15 @@ def test_a_lone_survivor_commits_what_memory_holds_whole_before_it_goes(job: Job
     assert job.wait(0) == 0, job.logs()
     newest = Storage(job.folder / "commits").newest()
     assert newest is not None and newest.step == saved, job.logs()
+
+
+@pytest.mark.parametrize("lost", [2, 3])
+def test_who_has_a_place_after_a_loss_has_all_parts_of_the_state(job: Job, lost: int) -> None:
+    """Two nodes make a unit, so one of the three that are left has no place."""
+    job.nodes = "2:6"
+    job.start(0, 1, 2, 3, environment={"VOLCANO_ELASTIC_NODE_UNIT": "2", "EVERY": "1"})
+    told = job.stepping(4)
+    job.lose(lost)
+    told = job.stepping(2, after_round=told["round"])
+    assert told["rounds"][-1]["first_step"] > 1, job.logs()
+    assert Storage(job.folder / "commits").newest() is None

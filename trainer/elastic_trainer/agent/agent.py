@@ -27,6 +27,7 @@ from elastic_trainer.agent.counted import Counted
 from elastic_trainer.agent.departure import Departure
 from elastic_trainer.agent.errors import DismissedError, PermanentFailureError, RefusedError
 from elastic_trainer.agent.fixed_place import FixedPlace
+from elastic_trainer.agent.held_parts import held_parts
 from elastic_trainer.agent.inspection import Inspector
 from elastic_trainer.agent.load import LoadMeter
 from elastic_trainer.agent.metrics import WorkerMetrics
@@ -64,11 +65,13 @@ from elastic_trainer.protocol.message import (
     Round,
     RoundOver,
     Standby,
+    StatePart,
     WorkersFailed,
     WorkersSucceeded,
 )
 from elastic_trainer.protocol.pace import BEAT_SECONDS
 from elastic_trainer.store.memory_folder import MemoryFolder
+from elastic_trainer.store.slot import find_labels
 
 if TYPE_CHECKING:
     from elastic_trainer.node_check.member import Launch
@@ -550,7 +553,8 @@ class Agent:
         """All workers wait in process."""
         begun, self._next = self._next, None
         offered, self._offer = self._offer, None
-        self._joining = (offered or self._join_in_process(), None)
+        joining = offered or self._join_in_process()
+        self._joining = (replace(joining, parts=self._held_parts()), None)
         if begun is not None:
             self._begin(begun)
             return
@@ -560,6 +564,9 @@ class Agent:
 
     def _join_in_process(self) -> Join:
         return Join(self._serve_store(), live=True, round=self._workers.local.round)
+
+    def _held_parts(self) -> tuple[StatePart, ...]:
+        return held_parts(find_labels(self._memory.path)) if self._memory is not None else ()
 
     def _offer_store(self) -> int:
         """Return the port of a store for the next round, if workers at a fence will wait for it."""
@@ -594,7 +601,7 @@ class Agent:
         self._workers.end()
         self._workers.begin(0)
         self._released = False
-        self._joining = (Join(self._serve_store()), future)
+        self._joining = (Join(self._serve_store(), parts=self._held_parts()), future)
         self._stream.tell(self._joining[0])
         self._dismiss_if_complete()
 

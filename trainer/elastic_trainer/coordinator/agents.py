@@ -13,7 +13,7 @@ from enum import Enum
 from elastic_trainer.coordinator.persistent_map import PersistentMap
 from elastic_trainer.coordinator.straggler import Worked
 from elastic_trainer.metrics.table_load import TableLoad
-from elastic_trainer.protocol.message import Load
+from elastic_trainer.protocol.message import Load, StatePart
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ class Agent:
     their processes; 0: they have none."""
     sharded: bool = False
     """Each of them has a part of it that others may not have."""
+    parts: tuple[StatePart, ...] = ()
+    """Parts of sharded states in its node's memory, as it asked for a round last."""
     step_seconds: float = 0.0
     """A long one of its workers' recent steps, see agent/step_times.py; 0: not known."""
     reached: Reached | None = None

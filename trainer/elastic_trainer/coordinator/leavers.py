@@ -12,7 +12,7 @@ a step, however few they are: it begins with the fence, at which they commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from elastic_trainer.coordinator.agents import Agent, Trait
 from elastic_trainer.coordinator.model import Phase, State
@@ -166,18 +166,3 @@ def _others(state: State) -> bool:
     return any(
         not agent.leaving and agent.node not in state.excluded for agent in state.agents.values()
     )
-
-
-def precedence(state: State) -> Callable[[Agent], int]:
-    """Return what tells who has a place in a round for which too many wait, the least first: who
-    was promised one at a fence, as memory there holds what storage may not have; then who has the
-    state, or rows, and stays, who has such and leaves, and all others."""
-
-    def rank(agent: Agent) -> int:
-        if agent.agent in state.promised:
-            return 0
-        if agent.live and (agent.holds or agent.tables):
-            return 2 if agent.leaving else 1
-        return 3
-
-    return rank

@@ -20,12 +20,12 @@ from elastic_trainer.coordinator.leavers import (
     has_alone,
     last_round,
     left_out,
-    precedence,
     some_come,
     to_let_go,
 )
 from elastic_trainer.coordinator.model import LONG_STEP, Fence, Phase, RoundRecord, State
 from elastic_trainer.coordinator.persistent_map import PersistentMap
+from elastic_trainer.coordinator.places import choose_places
 from elastic_trainer.coordinator.recheck import awaits_check
 from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.coordinator.straggler_check import change_of_shares, shares_of
@@ -103,11 +103,13 @@ def _settle_forming(draft: Draft) -> None:
         wait = state.started if everybody else max(since, state.started)
         if now < wait + state.settings.grace:
             could_be_back = state.returning and size >= _fewest_back(state)
-            if not could_be_back or not _all_are_back(state, _choose(state, choose(), size)):
+            if not could_be_back or not _all_are_back(
+                state, choose_places(choose(), size, state.promised)
+            ):
                 return
     if some_come(draft.state, now) or not _enough_agree(draft):
         return
-    chosen = _choose(state, choose(), size)
+    chosen = choose_places(choose(), size, state.promised)
     if awaits_check(draft, chosen):
         return
     if all_ := left_out(state, chosen):
@@ -115,13 +117,6 @@ def _settle_forming(draft: Draft) -> None:
             _form(draft, all_, stepless=True)
     elif _enough_know(draft, chosen):
         _form(draft, chosen)
-
-
-def _choose(state: State, agents: list[Agent], size: int) -> list[Agent]:
-    """Return so many of these agents, in their order: the first ones, but for those that hold what
-    others lack."""
-    first = sorted(agents, key=precedence(state))
-    return sorted(first[:size], key=lambda agent: agent.order)
 
 
 def _fewest_back(state: State) -> int:

@@ -300,6 +300,7 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
         live=message.live,
         standby=False,
         holds=agent.holds if message.live else 0,
+        parts=message.parts,
     )
     if agent.leaving:
         if went or not waits_for_round(draft.state, agent, draft.now):

@@ -151,14 +151,30 @@ class NewestCommit(_message.Message):
     def __init__(self, place: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("store_port", "live", "round")
+    __slots__ = ("store_port", "live", "round", "parts")
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     LIVE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     store_port: int
     live: bool
     round: int
-    def __init__(self, store_port: _Optional[int] = ..., live: _Optional[bool] = ..., round: _Optional[int] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[StatePart]
+    def __init__(self, store_port: _Optional[int] = ..., live: _Optional[bool] = ..., round: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[StatePart, _Mapping]]] = ...) -> None: ...
+
+class StatePart(_message.Message):
+    __slots__ = ("run", "step", "state", "number", "numbers")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    run: int
+    step: int
+    state: str
+    number: int
+    numbers: int
+    def __init__(self, run: _Optional[int] = ..., step: _Optional[int] = ..., state: _Optional[str] = ..., number: _Optional[int] = ..., numbers: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("term", "host", "min_nodes", "max_nodes", "goodput", "beat_seconds")

@@ -24,6 +24,7 @@ from elastic_trainer.protocol.message import (
     Moment,
     NewestCommit,
     Round,
+    StatePart,
     WorkerReport,
 )
 
@@ -37,7 +38,7 @@ _ENCODED: dict[tuple[type[object], str], type[object]] = {
 and they all tell of it."""
 _LISTS = (
     *("members", "commits", "groups", "reports", "departed", "earlier", "keepers", "feeders"),
-    "excluded",
+    *("excluded", "parts"),
 )
 """Fields that hold values of their own."""
 _PLAIN = (
@@ -55,6 +56,7 @@ _VALUES = {
         Exclusion,
         Goodput,
         Moment,
+        StatePart,
         WorkerReport,
         *AgentMessage.__args__,
         *CoordinatorMessage.__args__,

@@ -210,12 +210,24 @@ class Whole:
     encoded_electorate: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class StatePart:
+    """A part of a sharded state in a node's memory; coordinator.proto has the fields' meaning."""
+
+    run: int = 0
+    step: int = 0
+    state: str = ""
+    number: int = 0
+    numbers: int = 1
+
+
 @dataclass(frozen=True)
 class Join:
     store_port: int = 0
     live: bool = False
     round: int = 0
     """That its workers were in; 0: none, or not known."""
+    parts: tuple[StatePart, ...] = ()
 
 
 @dataclass(frozen=True)

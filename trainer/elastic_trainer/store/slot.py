@@ -200,15 +200,7 @@ class Slot:
     def label(self) -> Label | None:
         """Return None where it is empty, being written, damaged, or another version's."""
         view = self._opened()
-        if view is None:
-            return None
-        (length,) = _LENGTH.unpack_from(view)
-        end = _LENGTH.size + length
-        if end + _DIGEST > SEAL:
-            return None
-        if xxhash.xxh3_128_digest(view[:end]) != view[end : end + _DIGEST]:
-            return None
-        return _parse_label(view[_LENGTH.size : end])
+        return _label(view[:SEAL]) if view is not None else None
 
     def verify(self) -> Label | None:
         """Note the payload's digest; None if there is no whole state, or it changed meanwhile."""
@@ -426,6 +418,15 @@ class Slots:
         return dict(sorted(found.items(), key=lambda item: item[1].identity, reverse=True))
 
 
+def find_labels(folder: Path) -> list[Label]:
+    """Return the labels of all slots of an agent's folder, without mapping or verifying any."""
+    found = []
+    for path in sorted(folder.glob("*-*-*")):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            found.append(_label(file.read(SEAL)))
+    return [label for label in found if label is not None]
+
+
 def payload_size(blob: Blob) -> int:
     """Bytes that a slot needs for it."""
     return _payload_start(len(blob.skeleton)) - PAYLOAD + blob.size
@@ -439,6 +440,17 @@ def _payload_start(skeleton: int) -> int:
 def digest_of_location(location: str) -> str:
     """Return what tells a folder's path or URL from others in a slot's label."""
     return xxhash.xxh3_64_hexdigest(location.encode())
+
+
+def _label(head: bytes) -> Label | None:
+    """Return the label that a slot's first bytes hold; None as `Slot.label`."""
+    if len(head) < SEAL:
+        return None
+    (length,) = _LENGTH.unpack_from(head)
+    end = _LENGTH.size + length
+    if end + _DIGEST > SEAL or xxhash.xxh3_128_digest(head[:end]) != head[end : end + _DIGEST]:
+        return None
+    return _parse_label(head[_LENGTH.size : end])
 
 
 def _parse_label(body: bytes) -> Label | None:

@@ -1,0 +1,27 @@
+"""Tells the coordinator which parts of sharded states this node's memory holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import xxhash
+
+from elastic_trainer.protocol.message import StatePart
+from elastic_trainer.store.slot import Label
+
+KEPT_STATES = 2
+"""The newest states whose parts are told; slots may still hold parts of older ones."""
+
+
+def held_parts(labels: Iterable[Label]) -> tuple[StatePart, ...]:
+    """Return the parts that these slots hold, each once, of the newest states."""
+    found = {_part(label) for label in labels if label.sharded}
+    newest = sorted({(part.run, part.step) for part in found})[-KEPT_STATES:]
+    kept = [part for part in found if (part.run, part.step) in newest]
+    return tuple(sorted(kept, key=lambda part: (part.run, part.step, part.state, part.number)))
+
+
+def _part(label: Label) -> StatePart:
+    spread = f"{label.training}\n{label.world}\n{label.layout}"
+    state = xxhash.xxh3_64_hexdigest(spread.encode())
+    return StatePart(label.run, label.step, state, label.part, label.parts)
