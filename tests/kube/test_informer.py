@@ -42,7 +42,7 @@ class Followed:
         self.told: list[tuple[str | None, str | None]] = []
         """uids before and after each change."""
         self.asked: list[tuple[bool, str]] = []
-        """Whether it watched, and from which version."""
+        """True for a watch, and the version that it began from; one a request."""
         informer.on_change(lambda old, new: self.told.append((_uid(old), _uid(new))))
 
     @property
