@@ -33,6 +33,15 @@ async def test_requests_that_are_no_http_are_refused_and_do_not_fill_the_log(
     assert caplog.records == []
 
 
+async def test_it_is_ready_once_it_waits_for_nothing() -> None:
+    waits = ["the pods"]
+    async with serve(HOST, 0, CollectorRegistry(), lambda: "".join(waits)) as port:
+        ask = b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n"
+        assert b" 503 " in await _answer(port, ask)
+        waits.clear()
+        assert b" 200 " in await _answer(port, ask)
+
+
 def test_what_fails_within_a_server_stays_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     try:
         raise ZeroDivisionError("a bug")

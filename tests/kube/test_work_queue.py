@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from volcano_elastic.kube.work_queue import WorkQueue
 
 
@@ -54,9 +56,10 @@ async def test_failures_back_off_and_success_resets() -> None:
     queue.close()
 
 
-async def test_the_earliest_of_several_delays_holds() -> None:
+@pytest.mark.parametrize("delays", [(600, 0.01), (0.01, 600)])
+async def test_the_earliest_of_several_delays_holds(delays: tuple[float, float]) -> None:
     queue = WorkQueue()
-    queue.add_after("a", 60)
-    queue.add_after("a", 0.01)
+    for delay in delays:
+        queue.add_after("a", delay)
     assert await asyncio.wait_for(queue.take(), 120) == "a"
     queue.close()

@@ -14,7 +14,7 @@ from volcano_elastic.api import moment
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.resource import EVENTS, Resource
 from volcano_elastic.operator.cluster import Cluster
-from volcano_elastic.operator.executor import AT_ONCE, Executor, NameTaken
+from volcano_elastic.operator.executor import AT_ONCE, Executor, NameTaken, is_refusal
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.action import (
     CreatePod,
@@ -22,6 +22,7 @@ from volcano_elastic.pytorchjob.action import (
     CreateService,
     DeletePod,
     EmitEvent,
+    PatchPod,
     PatchStatus,
     ResizePod,
 )
@@ -132,6 +133,78 @@ async def test_a_pod_whose_deletion_is_refused_is_not_taken_for_gone() -> None:
     with pytest.raises(Conflict):
         await Executor(cluster).perform(job, [DeletePod("a-worker-0", "p")], NOW)
     assert [found["metadata"]["uid"] for found in cluster.pods] == ["p"]
+
+
+def pod(version: int = 1, **more: Any) -> Object:
+    meta = {"name": "a-worker-0", "namespace": "team", "uid": "p", "resourceVersion": str(version)}
+    return {"metadata": meta | more}
+
+
+async def test_a_pod_that_a_killed_operator_made_is_the_jobs_and_known_at_once() -> None:
+    job = job_object()
+    server = Holding({"uid": job["metadata"]["uid"]})
+    labels = {JOB_NAME: job["metadata"]["name"]}
+    server.pod["metadata"]["labels"] = labels
+    cluster = Cluster(cast(Client, server))
+    create = CreatePod({"metadata": {"name": "a-worker-0", "namespace": "team", "labels": labels}})
+    await Executor(cluster).perform(job, [create], NOW)
+    assert [found["metadata"]["uid"] for found in cluster.pods] == ["p"]
+
+
+class Answering:
+    """Notes what it is asked, and answers so."""
+
+    def __init__(self, answer: Object | ApiError) -> None:
+        self.answer, self.asked = answer, dict[str, Any]()
+
+    async def patch(self, kind: Resource, name: str, space: str, body: Object, **_: Any) -> Object:
+        return self._answered(body)
+
+    async def delete(self, kind: Resource, name: str, namespace: str, **options: Any) -> Object:
+        return self._answered(options)
+
+    def _answered(self, asked: Object) -> Object:
+        self.asked = asked
+        if isinstance(self.answer, ApiError):
+            raise self.answer
+        return self.answer
+
+
+async def test_a_status_is_written_to_the_very_job_that_was_seen() -> None:
+    job = job_object()
+    server = Answering(job)
+    await Executor(Cluster(cast(Client, server))).perform(job, [PatchStatus({"queue": "q"})], NOW)
+    seen = {field: job["metadata"][field] for field in ("uid", "resourceVersion")}
+    assert server.asked == {"metadata": seen, "status": {"queue": "q"}}
+
+
+async def test_a_deletion_means_one_pod_and_is_known_before_its_event() -> None:
+    server = Answering(pod(2, deletionTimestamp="2026-01-01T00:00:30Z"))
+    cluster = Cluster(cast(Client, server))
+    cluster.pods.put(pod())
+    await Executor(cluster).perform(job_object(), [DeletePod("a-worker-0", "p")], NOW)
+    assert server.asked["uid"] == "p"
+    assert [found["metadata"].get("deletionTimestamp") for found in cluster.pods] == [
+        "2026-01-01T00:00:30Z"
+    ]
+
+
+@pytest.mark.parametrize("action", [DeletePod("a-worker-0", "p"), PatchPod("a-worker-0", {})])
+async def test_what_is_gone_already_is_forgotten(action: DeletePod | PatchPod) -> None:
+    cluster = Cluster(cast(Client, Answering(NotFound(404, "NotFound", "a-worker-0"))))
+    cluster.pods.put(pod())
+    await Executor(cluster).perform(job_object(), [action], NOW)
+    assert list(cluster.pods) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"),
+    [(400, True), (403, True), (422, True)]
+    + [(code, False) for code in (404, 408, 409, 410, 429, 500, 503)],
+)
+def test_only_what_somebody_has_to_change_counts_as_refused(code: int, refused: bool) -> None:
+    assert is_refusal(ApiError(code, "Reason", "message")) is refused
+    assert not is_refusal(TimeoutError())
 
 
 class WithoutResize:

@@ -140,6 +140,20 @@ def test_an_evicted_surplus_pod_lowers_the_size_once() -> None:
     assert sorted(world.live())[-1] == "a-worker-4"
 
 
+def test_another_pod_that_is_lost_beside_one_that_was_counted_as_evicted_is_made_anew() -> None:
+    world = begin(1)
+    world.grow(4)
+    world.run_all()
+    world.now += timedelta(seconds=20)
+    world.leaving("a-worker-3", evicted=True)
+    world.settle()
+    assert world.status["elastic"]["desired"] == 3
+    world.now += timedelta(seconds=1)
+    world.remove("a-worker-2")
+    assert len(world.created(world.settle())) == 1
+    assert world.status["elastic"]["desired"] == 3
+
+
 def test_what_was_evicted_is_called_so_even_if_the_planner_is_quicker_to_give_it_up() -> None:
     world = begin(2)
     world.grow(4)
