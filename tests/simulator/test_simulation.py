@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.simulator.world import CALM, SMALL, job, times
-from volcano_elastic.api.queue_policy import GPU
+from volcano_elastic.api.queue_policy import GPU, QueuePolicy
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import Planner, plan
 from volcano_elastic.simulator.config import Discipline, SimulationConfig, Speeds
@@ -139,6 +139,20 @@ def test_the_planner_sees_pods_speeds_and_hours() -> None:
     assert a.speeds[8] == 8 and a.gpu_hours >= 10
     assert sum(pod.job == "a" and pod.node is not None for pod in last.pods) == 7
     assert sum(pod.protected for pod in last.pods if pod.job == "a") == 2
+
+
+def test_the_planner_is_told_no_more_hours_of_a_job_that_is_old() -> None:
+    seen: list[float] = []
+
+    def look(snapshot: Snapshot, now: datetime) -> Plan:
+        seen.extend(one.gpu_hours for one in snapshot.jobs if one.key == "long")
+        return plan(snapshot, now)
+
+    jobs = [job("long", 0, 4, 36_000)] + [job(f"b-{n}", 3000 * n, 1, 60) for n in range(1, 12)]
+    simulate(jobs, SMALL, look)
+    young = QueuePolicy("default").surplus.young_gpu_hours
+    assert len({hours for hours in seen if hours < young}) > 3
+    assert len({hours for hours in seen if hours >= young}) == 1, "however many there are"
 
 
 def test_speeds_are_learnt_size_by_size() -> None:

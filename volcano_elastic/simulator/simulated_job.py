@@ -26,8 +26,13 @@ class SimulatedJob:
         pause: float,
         everybody: dict[str, Pod],
         only: frozenset[str] | None = None,
+        *,
+        young_hours: float = math.inf,
     ) -> None:
-        """`everybody`: all pods of the cluster by uid, to which its own are added."""
+        """
+        everybody: all pods of the cluster by uid, to which its own are added.
+        young_hours: worker-hours after which the planner takes it for old, however many more.
+        """
         self.trace = trace
         self.only = only
         """Names of the nodes that it may go to; None: any."""
@@ -52,6 +57,7 @@ class SimulatedJob:
         self.hours_change = math.inf
         """Until then `count_hours` would find nothing new."""
         self._pause, self._everybody = pause, everybody
+        self._young, self._young_hours = True, young_hours
 
     @property
     def unbound(self) -> int:
@@ -132,7 +138,7 @@ class SimulatedJob:
             self.resizes += 1
             self.resume = now + self._pause
         self.size, self.since = size, now
-        self.hours_change = now
+        self.hours_change = now if self._young else math.inf
         self.version += 1
         rate = self.trace.curve[size]
         return max(now, self.resume) + self.left / rate if rate else None
@@ -143,16 +149,18 @@ class SimulatedJob:
         return Run(self.trace, start, now, self.resizes, tuple(self.segments))
 
     def count_hours(self, now: float) -> None:
-        """Tell the planner the worker-hours it has held, rounded down to an hour or a sixteenth,
-        so that the planner's view of a job seldom changes."""
+        """Tell the planner the worker-hours it has held while it is young, rounded down to an hour
+        or a sixteenth, so that the planner's view of a job seldom changes."""
         hours = (self.held + self.size * (now - self.since)) / 3600
         step = 2.0 ** max(0, math.frexp(hours)[1] - 5)
         rounded = hours // step * step
         if rounded != self.job.gpu_hours:
             self.job = replace(self.job, gpu_hours=rounded)
+        self._young = rounded < self._young_hours
         # A second early, since sums of floating numbers are not exact.
         left = (rounded + step - hours) * 3600
-        self.hours_change = now + left / self.size - 1 if self.size else math.inf
+        grows = self._young and self.size
+        self.hours_change = now + left / self.size - 1 if grows else math.inf
 
     def measured(self) -> None:
         """Let the planner know the speed at the present size."""

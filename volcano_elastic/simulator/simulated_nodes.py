@@ -26,11 +26,13 @@ class SimulatedNodes:
 
     def room(self, each: int, only: Collection[str] | None = None) -> int:
         """Return how many workers of `each` fit; on the nodes named, if any are."""
+        found = self._rooms.get(each)
+        if found is not None and only is None:
+            return found
         if each <= 0:
             return 1 << 30
         if only is not None:
             return sum(max(0, self._left.get(name, 0)) // each for name in only)
-        found = self._rooms.get(each)
         if found is None:
             there = self._by_left.items()
             found = sum([len(names) * (left // each) for left, names in there if left > 0])

@@ -262,7 +262,8 @@ class _Simulation:
             speeds=self._speeds(trace),
             pause=timedelta(seconds=self._config.pause),
         )
-        simulated = SimulatedJob(trace, job, self._config.pause, self._pods)
+        young = self._policy(trace.queue).surplus.young_gpu_hours
+        simulated = SimulatedJob(trace, job, self._config.pause, self._pods, young_hours=young)
         self._simulated[trace.name] = simulated
         if rigid:
             self._create_pods(simulated, trace.submit)
@@ -329,8 +330,11 @@ class _Simulation:
 
     def _room(self, simulated: SimulatedJob) -> int:
         """Return how many more of its workers fit on nodes and into its queue."""
-        each, queue = simulated.trace.each, simulated.trace.queue
+        each = simulated.trace.each
         room = self._nodes.room(each, simulated.only)
+        if not self._capability:
+            return room
+        queue = simulated.trace.queue
         capability = self._capability.get(queue)
         if capability is None or each <= 0:
             return room
