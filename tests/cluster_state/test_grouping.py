@@ -112,6 +112,19 @@ def test_what_a_queue_knows_of_jobs_that_wait_is_kept_while_only_others_change()
     assert not cluster_state(started, before).lines
 
 
+def test_jobs_that_nodes_have_failed_are_known_until_they_go() -> None:
+    a, b = job("a", 1, 4, 2), job("b", 1, 4, 2)
+    snapshot = world([node("n0", 4)], [a], pods(a, "n0", "n0"))
+    before = cluster_state(snapshot)
+    assert before.queues[a.queue].excluding == ()
+    failed = replace(a, excluded=("n0",))
+    told = cluster_state(replace(snapshot, jobs=(failed,)), before)
+    assert [state.job for state in told.queues[a.queue].excluding] == [failed]
+    came = cluster_state(replace(snapshot, jobs=(failed, b)), told)
+    assert came.queues[a.queue].excluding is told.queues[a.queue].excluding, "only b came"
+    assert cluster_state(replace(snapshot, jobs=(b,)), came).queues[a.queue].excluding == ()
+
+
 def test_a_job_that_comes_after_its_pods_is_known_to_their_node() -> None:
     a = job("a", 1, 4, 2)
     snapshot = world([node("n0", 4)], [a], pods(a, "n0", "n0"))

@@ -106,8 +106,8 @@ class ClusterState:
     policies: dict[str, QueuePolicy]
     """By queue, with the defaults of those that have none."""
     tree: QueueTree
-    pods_on: Mapping[str | None, tuple[Pod, ...]]
-    """By node; under None those that wait."""
+    pods_on: Mapping[str, tuple[Pod, ...]]
+    """By node."""
     pods_of: Mapping[str | None, tuple[Pod, ...]]
     """By job; under None those of others."""
     nodes: Mapping[str, NodeState]
@@ -135,12 +135,21 @@ class ClusterState:
         return [gang.claim for gang in self.gangs.values() if gang.claim is not None]
 
     @fact
+    def others(self) -> Sequence[Claim]:
+        """Claims of gangs and pods that have not started."""
+        pods = chain.from_iterable([gang.pod_claims.values() for gang in self.gangs.values()])
+        return [*(claim for claim in self.gang_claims if not claim.runs), *pods]
+
+    @fact
     def waiting(self) -> Sequence[Sequence[Claim]]:
         """Claims of jobs, gangs and pods that have not started. Of a line, which is in order, none
         can be served in a plan in which the one before can't."""
-        pods = chain.from_iterable([gang.pod_claims.values() for gang in self.gangs.values()])
-        others = (*(claim for claim in self.gang_claims if not claim.runs), *pods)
-        return [*self.lines.values(), *([claim] for claim in others)]
+        return [*self.lines.values(), *([claim] for claim in self.others)]
+
+    @fact
+    def gives(self) -> bool:
+        """True if surplus of some job might leave for a claim."""
+        return any(queue.givers for queue in self.queues.values())
 
     @fact
     def least_surplus(self) -> Mapping[LeastSurplus, Sequence[str]]:
@@ -184,9 +193,9 @@ class ClusterState:
             self._idle_slots[shape] = found
         return found
 
-    def learn(self, before: ClusterState, changed: Iterable[str | None]) -> None:
+    def learn(self, before: ClusterState, changed: Iterable[str]) -> None:
         """Take over idle room of the nodes, which are the same by name, but for those changed."""
-        names = [name for name in changed if name is not None and name in self.nodes]
+        names = [name for name in changed if name in self.nodes]
         at = [(self.numbers[name], self.nodes[name]) for name in names]
         if "idle_rows" in before.__dict__:
             rows = list(before.idle_rows)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, compress, count, filterfalse, groupby, islice
-from operator import attrgetter, is_not, itemgetter
+from itertools import chain, compress, count, filterfalse, groupby, islice, repeat
+from operator import attrgetter, is_, is_not, itemgetter
 from typing import TypeVar
 
 from volcano_elastic.api.queue_policy import Order, QueuePolicy, Step, effective
@@ -116,8 +116,7 @@ def _same(old: Iterable[object], new: Iterable[object]) -> int:
 
 def _index(among: Sequence[object], wanted: object) -> int | None:
     """Return where among the first ones this one is."""
-    ids = list(map(id, among[:NEAR]))
-    return ids.index(id(wanted)) if id(wanted) in ids else None
+    return next(compress(count(), map(is_, among[:NEAR], repeat(wanted))), None)
 
 
 def regrouped(
@@ -161,7 +160,8 @@ class _Grouping:
     def state(self) -> ClusterState:
         snapshot, before = self._snapshot, self._before
         gone_pods, come_pods = changes(before.snapshot.pods, snapshot.pods)
-        pods_on, on = regrouped(before.pods_on, gone_pods, come_pods, attrgetter("node"))
+        left, bound = ([p for p in pods if p.node is not None] for pods in (gone_pods, come_pods))
+        pods_on, on = regrouped(before.pods_on, left, bound, attrgetter("node"))
         pods_of, of = regrouped(before.pods_of, gone_pods, come_pods, attrgetter("job"))
         gone_nodes, come_nodes = changes(before.snapshot.nodes, snapshot.nodes)
         gone_jobs, come_jobs = changes(before.snapshot.jobs, snapshot.jobs)
@@ -176,7 +176,7 @@ class _Grouping:
         on |= {node.name for node in come_nodes}
         # Where pods have come, `on` says so already.
         keys = {state.job.key for state in (*gone, *come)}
-        around = {pod.node for key in keys for pod in before.pods_of.get(key, ())} - on
+        around = {p.node for key in keys for p in before.pods_of.get(key, ()) if p.node} - on
         members, joined = regrouped(
             {name: queue.jobs for name, queue in before.queues.items()},
             gone,
@@ -260,22 +260,22 @@ class _Grouping:
 
     def _nodes(
         self,
-        pods_on: Mapping[str | None, tuple[Pod, ...]],
-        changed: Iterable[str | None],
-        around: Iterable[str | None],
+        pods_on: Mapping[str, tuple[Pod, ...]],
+        changed: Iterable[str],
+        around: Iterable[str],
         jobs: Mapping[str, JobState],
     ) -> dict[str, NodeState]:
         """Nodes by name; `changed`: those that differ, or whose pods do; `around`: those of which
         only jobs of pods may differ."""
         found = dict(self._nodes_before)
         for name in changed:
-            if name is not None and (old := found.get(name)) is not None:
+            if (old := found.get(name)) is not None:
                 pods = pods_on.get(name, ())
                 keys = dict.fromkeys([pod.job for pod in pods])
                 mine = tuple([s for key in keys if key and (s := jobs.get(key)) is not None])
                 found[name] = NodeState(old.node, old.allocatable, pods, mine, self._dimensions)
         for name in around:
-            if name is not None and (old := found.get(name)) is not None:
+            if (old := found.get(name)) is not None:
                 mine = tuple([s for key in old.owners if (s := jobs.get(key)) is not None])
                 found[name] = old.with_jobs(mine)
         return found

@@ -230,9 +230,10 @@ class NodeState:
     def surplus_total(self) -> Vector:
         """Amounts of all pods that might leave for claims."""
         total = (0,) * len(self.allocatable)
-        for state in self.surplus.jobs if self.surplus is not None else ():
-            count = len(self._workers.get(state.job.key, ()))
-            total = tuple([a + b * count for a, b in zip(total, state.shape.vector, strict=True)])
+        for state in self.jobs:
+            if state.most_surplus is not None:
+                count, vector = len(self._workers.get(state.job.key, ())), state.shape.vector
+                total = tuple([a + b * count for a, b in zip(total, vector, strict=True)])
         return total
 
     @fact

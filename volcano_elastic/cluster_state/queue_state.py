@@ -62,6 +62,8 @@ class QueueState:
             self.__dict__["held"] = held
         if all(state.unstarted for state in (*gone, *come)):
             keep_facts(before, self, _OF_STARTED)
+        if not any(state.job.excluded for state in (*gone, *come)):
+            keep_facts(before, self, _OF_EXCLUDING)
 
     @fact
     def started(self) -> Sequence[JobState]:
@@ -199,3 +201,5 @@ _OF_STARTED = frozenset(
     )
 )
 """Facts that follow from jobs that have started, whatever becomes of the others."""
+_OF_EXCLUDING = frozenset(("excluding",))
+"""Those that follow from jobs that nodes have failed, which are few."""

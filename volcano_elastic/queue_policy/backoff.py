@@ -57,13 +57,8 @@ class Backoff:
         }
         """Until when no more surplus leaves for a claim of others, by its key."""
         self._aside: dict[str, SetAside] = {}
-        self._why: dict[datetime, str] = {}
-        """Sentence for those that are set aside until then."""
-
-    @property
-    def noted(self) -> set[str]:
+        self.noted = memory.set_aside.keys() | memory.idle_since.keys()
         """Keys for which `set_aside` may have something to say."""
-        return self._memory.set_aside.keys() | self._memory.idle_since.keys()
 
     def set_aside(self, key: str) -> str | None:
         """Why this claim, or pod that is nobody's claim, holds nothing for now; or None."""
@@ -77,14 +72,11 @@ class Backoff:
         self._aside[key] = found
         if found.until <= self._now:
             return None
-        why = self._why.get(found.until)
-        if why is None:
-            until = found.until.isoformat(timespec="seconds")
-            why = self._why[found.until] = (
-                f"it had room for {UNBOUND_AFTER.seconds} s and did not start, so that others may "
-                f"have the room until {until}: see its pods' events for what is in its way"
-            )
-        return why
+        until = found.until.isoformat(timespec="seconds")
+        return (
+            f"it had room for {UNBOUND_AFTER.seconds} s and did not start, so that others may "
+            f"have the room until {until}: see its pods' events for what is in its way"
+        )
 
     def _again(self, times: int) -> datetime:
         """Return when something is tried again that was in vain so many times."""

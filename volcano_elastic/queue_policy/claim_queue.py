@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 from volcano_elastic.cluster_state.claim import Claim, ClaimOrder, Group, asked
+from volcano_elastic.cluster_state.fact import fact
 from volcano_elastic.cluster_state.fit import Vector
 from volcano_elastic.queue_policy.backoff import Backoff
 from volcano_elastic.queue_policy.draft import Draft
@@ -34,7 +35,9 @@ class ClaimQueue:
         """Keys of the claims that idle room alone was enough for."""
         self._asking = {claim.key: claim for claim in asking}
         self._lines = [*([claim] for claim in self._asking.values()), *draft.cluster.waiting]
-        self._claims: Mapping[str, Claim] = {c.key: c for line in self._lines for c in line}
+        running = (claim for claim in self._asking.values() if claim.job is None)
+        self._others = [*running, *draft.cluster.others]
+        """Claims of gangs and pods that aren't ours."""
         self.served: dict[str, Claim] = {}
         """By key, in the order in which they were."""
         self.blocked: dict[str, str] = {}
@@ -45,16 +48,21 @@ class ClaimQueue:
         """Why claims of a kind cannot be served as long as nothing changes."""
         self._set_aside: dict[str, str] = {}
         """Why those that have no turn have none, by key."""
-        for key in backoff.noted & self._claims.keys():
+        for key in backoff.noted & self._claims.keys() if backoff.noted else ():
             if (why := backoff.set_aside(key)) is not None:
                 self._set_aside[key] = self._sentence(self._claims[key], why)
+
+    @fact
+    def _claims(self) -> Mapping[str, Claim]:
+        """All of them by key: of a backlog hardly one is asked for."""
+        return {claim.key: claim for line in self._lines for claim in line}
 
     @property
     def leaving(self) -> dict[str, set[str]]:
         """Uids of the surplus that leaves, by key of each claim of pods that aren't ours."""
         taken = self._placement.taken
-        others = [claim for claim in self._claims.values() if claim.job is None]
-        return {c.key: taken.get(c.key, set()) for c in sorted(others, key=attrgetter("order"))}
+        others = sorted(self._others, key=attrgetter("order"))
+        return {claim.key: taken.get(claim.key, set()) for claim in others}
 
     def kept_for_others(self) -> dict[int, Vector]:
         """Return by node the room kept for pods that aren't ours."""
@@ -69,11 +77,10 @@ class ClaimQueue:
 
     def reasons(self) -> Blocked:
         """Why those who cannot start can't."""
-        pods = {key: pod for key in self.blocked if (pod := self._claims[key].pod) is not None}
-        return Blocked(
-            {key: why for key, why in self.blocked.items() if key not in pods},
-            {pod.key: self.blocked[key] for key, pod in pods.items()},
-        )
+        pods = {claim.key: claim.pod.key for claim in self._others if claim.pod is not None}
+        blocked = self.blocked.items()
+        minimums = {key: why for key, why in blocked if key not in pods} if pods else self.blocked
+        return Blocked(minimums, {pods[key]: why for key, why in blocked if key in pods})
 
     def _first_blocked(self) -> ClaimOrder | None:
         """The first turn of those who are blocked and not set aside."""
@@ -108,8 +115,10 @@ class ClaimQueue:
         """Each claim that is not served yet has its turn. Whether those that failed should have
         another, since one behind them may have left room for them."""
         before, passed = len(self.served), self.served.keys() | self._set_aside.keys()
-        left = ([claim for claim in line if claim.key not in passed] for line in self._lines)
-        lines = [line for line in left if line]
+        lines: Sequence[Sequence[Claim]] = self._lines
+        if passed:
+            left = ([claim for claim in line if claim.key not in passed] for line in lines)
+            lines = [line for line in left if line]
         turns = [(line[0].order, n, 0) for n, line in enumerate(lines)]
         heapq.heapify(turns)
         refused: list[tuple[int, int, str]] = []
@@ -137,7 +146,7 @@ class ClaimQueue:
         return self._leave_more(list(self.served.values())[before:])
 
     def _block(self, claims: Iterable[Claim], why: str) -> None:
-        self.blocked |= {claim.key: why for claim in claims}
+        self.blocked |= dict.fromkeys([claim.key for claim in claims], why)
 
     def _refusal(self, claim: Claim) -> str | None:
         """Why the claim cannot be served; None if it has been. Those like one that could not be

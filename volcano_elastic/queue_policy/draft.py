@@ -105,9 +105,7 @@ class JobDraft:
     def absent_surplus(self) -> int:
         """Waiting surplus that does not exist; claims take worker 0 and pods that exist."""
         of_claim = self.promised - (self.promised > 0 and self.leader_missing)
-        return self.waiting_surplus - min(
-            self.waiting_surplus, max(0, len(self.unbound) - of_claim)
-        )
+        return max(0, self.waiting_surplus - max(0, len(self.unbound) - of_claim))
 
     @property
     def weighted_surplus(self) -> float:
@@ -257,9 +255,7 @@ class Draft:
         self.journal = Journal()
         self.nodes = NodeRoom(cluster, now, self.journal)
         self.queues = QueueRoom(cluster, self.journal)
-        self.quotas = QuotaRoom(
-            cluster.snapshot.quotas, cluster.dimensions, self.nodes, self.journal
-        )
+        self.quotas = QuotaRoom(cluster, self.nodes, self.journal)
         self.at_end: list[Callable[[], None]] = [self.journal.close]
         """Forget what refers back to the draft: else it lives until garbage is looked for."""
         self.jobs: dict[str, JobDraft] = {}

@@ -136,14 +136,15 @@ class ClaimPlacement:
 
     def _might_fit(self, shape: Shape, count: int, may_shrink: bool) -> bool:
         """Return whether the pods might fit if every promise moved and all surplus left."""
-        kind, found = Room.RELEASING, self._nodes.slots(shape, Room.RELEASING).total()
-        if found < count and may_shrink:
-            if self._search.might_fit(shape, count):
-                return True
-            kind, found = Room.RECLAIMABLE, self._nodes.slots(shape, Room.RECLAIMABLE).total()
-        if found >= count or self._promised.keys() <= {shape}:
-            return found >= count
+        if self._nodes.slots(shape, Room.RELEASING).total() >= count:
+            return True
+        if may_shrink and self._search.might_fit(shape, count):
+            return True
+        if self._promised.keys() <= {shape}:
+            return False
         # Without the promises made to pods of other shapes.
+        kind = Room.RECLAIMABLE if may_shrink else Room.RELEASING
+        found = self._nodes.slots(shape, kind).total()
         for n in self._promises.keys() & set(self._draft.cluster.eligible(shape)):
             room = self._nodes.left(n, kind)
             others = [other.vector for other in self._promises[n] if other != shape]
@@ -169,7 +170,9 @@ class ClaimPlacement:
         resources = self._draft.cluster.dimensions.names
         needed = [i for i, n in enumerate(claim.request) if n > 0 and resources[i] != PODS]
         gangs = [key for key, gang in self._draft.cluster.gangs.items() if gang.gives(needed)]
-        return f"; surplus of {names(sorted(gangs), full=True)} is Volcano's to evict" * bool(gangs)
+        if not gangs:
+            return ""
+        return f"; surplus of {names(sorted(gangs), full=True)} is Volcano's to evict"
 
     def _attempt(self, attempt: _Attempt, move: bool) -> bool:
         claim, mark = attempt.claim, self._draft.journal.mark()

@@ -281,12 +281,9 @@ class _Planning:
         draft.nodes.kept = self._claims.kept_for_others()
         if draft.queues.tree.keeps_free:
             draft.queues.open_growth(draft.nodes.free(Room.IDLE), draft.nodes.free(Room.RELEASING))
-        newcomers = [
-            draft.job(claim.key)
-            for claim in self._claims.served.values()
-            if claim.job is not None and not claim.runs
-        ]
-        newcomers = [*filter(self._may_grow_first, newcomers)]
+        served = self._claims.served.values()
+        started = [draft.job(c.key) for c in served if c.job is not None and not c.runs]
+        newcomers = [*filter(self._may_grow_first, started)]
         moves = Moves(draft, resting, self._backoff.rebalanced, newcomers)
         moves.run()
         return moves

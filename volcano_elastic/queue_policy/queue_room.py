@@ -97,11 +97,8 @@ class QueueRoom:
         if not capability:
             return ()
         used = self.used.get(name, self.tree.zero)
-        return tuple(
-            i
-            for i, resource in enumerate(self.tree.names)
-            if resource in capability and used[i] > capability[resource]
-        )
+        named = enumerate(self.tree.names)
+        return tuple(i for i, n in named if n in capability and used[i] > capability[n])
 
     # Rights
 
@@ -203,9 +200,7 @@ class QueueRoom:
                 continue
             if queue not in self.tree.chains.get(asking, ()):
                 used, guarantee = self.used[queue], self.tree.guarantees[queue]
-                owed = [
-                    max(mine - have, lower)
-                    for mine, have, lower in zip(guarantee, used, owed, strict=True)
-                ]
+                each = zip(guarantee, used, owed, strict=True)
+                owed = [max(mine - have, lower) for mine, have, lower in each]
             total = [a + b for a, b in zip(total, owed, strict=True)]
         return total

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from volcano_elastic.cluster_state.fit import UNLIMITED, Dimensions, Vector
+from volcano_elastic.cluster_state.cluster_state import ClusterState
+from volcano_elastic.cluster_state.fit import UNLIMITED, Vector
 from volcano_elastic.cluster_state.job_state import JobState
 from volcano_elastic.queue_policy.journal import Journal
 from volcano_elastic.queue_policy.node_room import NodeRoom, Room
@@ -25,12 +26,10 @@ class _Left(NamedTuple):
 class QuotaRoom:
     """Counts the room that ResourceQuotas leave in each namespace while a plan is made."""
 
-    def __init__(
-        self, quotas: Iterable[Quota], dimensions: Dimensions, nodes: NodeRoom, journal: Journal
-    ) -> None:
-        self._dimensions, self._nodes, self._journal = dimensions, nodes, journal
+    def __init__(self, cluster: ClusterState, nodes: NodeRoom, journal: Journal) -> None:
+        self._dimensions, self._nodes, self._journal = cluster.dimensions, nodes, journal
         self._quotas: defaultdict[str, list[Quota]] = defaultdict(list)
-        for quota in quotas:
+        for quota in cluster.snapshot.quotas:
             # Which pods a scope means is not foreseen.
             if not quota.scoped:
                 self._quotas[quota.key.partition("/")[0]].append(quota)

@@ -81,8 +81,11 @@ class VictimSearch:
     # What there is
 
     def might_fit(self, shape: Shape, count: int) -> bool:
-        """Return whether so many pods of a shape might fit if all surplus left."""
-        left, places = count, self._draft.cluster.eligible(shape)
+        """Return whether so many pods of a shape might fit if all surplus left, some not yet."""
+        left, cluster = count, self._draft.cluster
+        if not cluster.gives:
+            return False
+        places = cluster.eligible(shape)
         for n in places[:GLANCE] if len(places) > FEW else ():
             room = map(add, self._nodes.left(n), self._nodes.states[n].surplus_total)
             left -= slots_in(tuple(room), shape)
