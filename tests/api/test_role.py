@@ -26,6 +26,7 @@ TORCHS_WORKERS = {
     "queue_policy/messages.py",
     "cluster_state/reason.py",
     "cli/describe.py",
+    "cli/description_text.py",
     "cli/explain.py",
 }
 

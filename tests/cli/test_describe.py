@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from volcano_elastic.cli.describe import description, text
+from volcano_elastic.cli.describe import description
+from volcano_elastic.cli.description_text import text
 
 Object = dict[str, Any]
 
