@@ -87,6 +87,12 @@ class Scripted:
     cost: float = 0.0
     """Seconds of CPU that each plan says it has taken."""
     spent: float = 0.0
+    begun: int = 0
+    """How often it was to know nothing of earlier plans."""
+
+    def anew(self) -> Scripted:
+        self.begun += 1
+        return self
 
     def __call__(self, snapshot: Snapshot, now: datetime) -> Plan:
         self.seen.append(snapshot)
@@ -122,7 +128,17 @@ class Scene:
     builder: SnapshotBuilder
     hands: Hands
     planner: Scripted
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    planning: Planning
+    task: asyncio.Task[None] | None = None
+
+    def lead(self) -> None:
+        self.task = asyncio.create_task(self.planning.run())
+
+    async def stand_by(self) -> None:
+        assert self.task is not None
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
 
     def put_policy(self, version: int = 1, **spec: Any) -> None:
         meta = {"name": "p", "uid": "p", "resourceVersion": str(version), "generation": 1}
@@ -179,22 +195,20 @@ async def scene(*plans: Plan | Exception) -> AsyncIterator[Scene]:
         failed_nodes=failed_nodes(cluster),
         survivors=survivors(cluster, builder),
         plugin="capacity",
-        planner=lambda: planner,
+        planner=planner.anew,
         cpu=lambda: planner.spent,
     )
-    found = Scene(server, cluster, builder, hands, planner)
+    found = Scene(server, cluster, builder, hands, planner, planning)
     found.put_policy()
     found.put_job()
     queue = {"metadata": {"name": "q", "uid": "q", "resourceVersion": "1"}, "spec": {}}
     cluster.queues.put(queue)
-    task = asyncio.create_task(planning.run())
+    found.lead()
     try:
         yield found
-        assert not task.done(), "the loop goes on"
+        assert found.task is not None and not found.task.done(), "the loop goes on"
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await found.stand_by()
 
 
 def grow(**more: Any) -> Decision:
@@ -242,6 +256,7 @@ async def test_a_planner_that_fails_stops_nothing_and_the_policy_says_so() -> No
         await s.until(lambda: conditions(s.policy_status()).get("Stale"), "a status is written")
         assert conditions(s.policy_status())["Stale"] == ("True", "NoPlan")
         await s.until(lambda: any(s.hands.given), "the next plan is carried out")
+        assert s.planner.begun == 3, "as it was made, as it leads, and after the failure"
         stale = ("False", "Planned")
         await s.until(lambda: conditions(s.policy_status())["Stale"] == stale, "no longer stale")
 
@@ -283,6 +298,18 @@ async def test_what_a_plan_remembers_is_in_the_next_picture() -> None:
         await s.until(lambda: len(s.planner.seen) > 1, "planned twice")
         assert s.planner.seen[0].memory == Memory()
         assert s.planner.seen[1].memory is memory
+
+
+async def test_who_leads_again_remembers_nothing_of_what_another_may_have_changed() -> None:
+    memory = Memory(blocked_since={"team/a": datetime(2026, 1, 1, tzinfo=UTC)})
+    async with scene(Plan(memory=memory)) as s:
+        await s.until(lambda: len(s.planner.seen) > 1, "planned twice")
+        await s.stand_by()
+        planned, begun = len(s.planner.seen), s.planner.begun
+        s.lead()
+        await s.until(lambda: len(s.planner.seen) > planned, "planned again")
+        assert s.planner.seen[planned].memory == Memory()
+        assert s.planner.begun == begun + 1
 
 
 async def test_a_status_is_written_once_a_second_at_most_and_only_if_it_changed() -> None:

@@ -254,6 +254,31 @@ def test_required_node_affinity_is_read() -> None:
     assert nowhere.node_affinity, "an empty term matches no node"
 
 
+def test_nodes_that_failed_a_job_are_no_room_for_its_pods() -> None:
+    job = job_object(elastic={"min": 1, "max": 4})
+    until = "2026-01-01T13:00:00.000000Z"
+    job["status"] = {
+        "elastic": {"excludedNodes": [{"node": "n1", "reason": "ECC", "until": until}]}
+    }
+    (seen,) = snapshot(jobs=[job]).jobs
+    assert seen.excluded == ("n1",)
+    assert seen.node_affinity == ((Requirement("metadata.name", "NotIn", ("n1",), True),),)
+
+
+def test_a_coordinators_own_pod_holds_room_and_counts_in_no_jobs_size() -> None:
+    labels = {"training.kubeflow.org/replica-type": "coordinator"}
+    own = pod("a-coordinator", job="a", meta={"labels": labels}, spec={"nodeName": "n1"})
+    worker = pod("a-worker-0", job="a")
+    found = snapshot(jobs=[job_object()], pods=[own, worker]).pods
+    jobs = {one.key: (one.job, one.node) for one in found}
+    assert jobs == {"team/a-coordinator": (None, "n1"), "team/a-worker-0": ("team/a", None)}
+
+
+def test_a_node_that_says_nothing_of_its_readiness_takes_pods() -> None:
+    (found,) = snapshot(nodes=[{"metadata": {"name": "n", "resourceVersion": "1"}}]).nodes
+    assert found.ready and found.takes_pods
+
+
 def test_policies_are_read_and_the_oldest_of_a_queue_counts() -> None:
     def policy(name: str, created: str, **spec: Any) -> Object:
         meta = {"name": name, "creationTimestamp": created}
