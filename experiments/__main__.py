@@ -4,7 +4,8 @@
 
 Sections: seed, service, pollux, ablation, sensitivity, philly, philly-ablation, eta, right-sizing,
 movielens, clicks; all by default. All are simulated but the last two, which train with real
-processes (`make movielens` gets the first one's data).
+processes (`make movielens` gets the first one's data). Each of their runs is kept in
+build/experiments, and not made again while it lies there.
 Without --doc they are only printed.
 """
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from hashlib import sha256
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from experiments.clicks.run import EXAMPLE, Outcome, Plan, arrows, run
+from experiments.kept_runs import KeptRuns, tuples
 from experiments.source import Source
 from experiments.table import markdown, verdict
 
@@ -19,7 +18,6 @@ SEEDS = 3
 GAP = 0.0005
 """Mean gap of ElasticDL's published curves, by their raw data."""
 RUNS = Path("build/experiments/clicks")
-"""Runs that have ended, which another call doesn't repeat: all of them take half an hour."""
 PLANS = (
     Plan((2,), (2,)),
     Plan((2,), (2,), remark=", again"),
@@ -39,31 +37,16 @@ def section(source: Source) -> str:
         plans = tuple(replace(one, samples=7_680, held_out=2_000, points=3) for one in PLANS)
         seeds = 2
     data = EXAMPLE.generate(plans[0].samples + plans[0].held_out)
+    runs: KeptRuns[Plan, Outcome] = KeptRuns(
+        RUNS, lambda told: Outcome(**{k: tuples(v) for k, v in told.items()})
+    )
     found = [
-        (one, found_before(one) or keep(one, run(one, *data)))
+        (one, runs.once(one, lambda of: run(of, *data)))
         for seed in range(seeds)
         for plan in plans
         for one in [replace(plan, seed=seed)]
     ]
     return report(found)
-
-
-def _place(plan: Plan) -> Path:
-    return RUNS / f"{sha256(repr(plan).encode()).hexdigest()[:16]}.json"
-
-
-def found_before(plan: Plan) -> Outcome | None:
-    try:
-        told = json.loads(_place(plan).read_text())
-    except FileNotFoundError:
-        return None
-    return Outcome(**{k: tuple(v) if isinstance(v, list) else v for k, v in told.items()})
-
-
-def keep(plan: Plan, found: Outcome) -> Outcome:
-    RUNS.mkdir(parents=True, exist_ok=True)
-    _place(plan).write_text(json.dumps(asdict(found)))
-    return found
 
 
 def settled(plan: Plan, curve: Sequence[float]) -> Sequence[float]:

@@ -39,7 +39,8 @@ class Owner:
         train, held_out = split(features)
         torch.manual_seed(given.seed)
         self._folder: Path = given.folder
-        self._batch: int = given.batch
+        self._rate: float = given.rate
+        self._warm_up: int = given.warm_up
         self._net = WideAndDeep(features.sizes)
         self._optimizer = torch.optim.Adagrad(self._net.parameters(), lr=given.rate)
         self._ledger = Ledger(
@@ -101,13 +102,26 @@ class Owner:
             part = gradient[start : start + parameter.numel()]
             parameter.grad = part.view_as(parameter)
             start += parameter.numel()
+        samples = len(self._ledger.consumed)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate_at(samples, self._rate, self._warm_up)
         self._optimizer.step()
         self._steps += 1
-        self._progress.stepped(len(self._ledger.consumed), self._world)
+        self._progress.stepped(samples, self._world)
         if self._steps % TELL_EVERY == 0:
             self._shards.tell()
         if self._ledger.complete:
             self._complete.set()
+
+
+def rate_at(samples: int, rate: float, warm_up: int) -> float:
+    """Return the learning rate of the step that brings the model to so many samples.
+
+    Args:
+        rate: after the warm-up.
+        warm_up: samples in whose course it rises to that, in proportion.
+    """
+    return rate * min(1.0, samples / max(1, warm_up))
 
 
 def work(given: argparse.Namespace, features: Features) -> None:

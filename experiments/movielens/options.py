@@ -11,6 +11,9 @@ def parse(*roles: str) -> argparse.Namespace:
     if roles:
         parser.add_argument("role", choices=roles)
         parser.add_argument("--endpoint", required=True, help="host:port of the coordinator")
+        parser.add_argument(
+            "--warm-up", type=int, default=0, help="samples in whose course the rate rises"
+        )
     parser.add_argument("ratings", type=Path, help="folder with ml-100k.inter, .user and .item")
     parser.add_argument("folder", type=Path, help="of this run; shared by all processes")
     parser.add_argument("--seed", type=int, default=0, help="of the first model and the order")

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from elastic_trainer.data.audit import Report, verify
 
 from benchmarks.endpoint import free_endpoint
+from experiments.kept_runs import tuples
 from experiments.movielens import progress
 from experiments.movielens.ratings import Features, split
 
@@ -50,11 +51,19 @@ class Plan:
     seed: int = 0
     double: bool = False
     """Train in float64."""
+    rate: float = 0.03
+    """Adagrad's learning rate."""
+    warm_up: int = 0
+    """Samples in whose course the learning rate rises; of a leased training alone."""
+    remark: str = ""
+    """Tells runs of an equal plan apart."""
 
     @property
     def label(self) -> str:
         double = ", float64" if self.double else ""
-        return f"{self.mode}, {'→'.join(map(str, self.worlds))}, seed {self.seed}{double}"
+        return (
+            f"{self.mode}, {'→'.join(map(str, self.worlds))}, seed {self.seed}{double}{self.remark}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,13 @@ class Outcome:
     pauses: tuple[float, ...]
     """Seconds that training stood still at each change of the world, that step included."""
     audit: Report
+    seconds: float
+
+    @classmethod
+    def read(cls, told: dict[str, Any]) -> Outcome:
+        """Make one of its fields as JSON has them."""
+        audit = Report(**told.pop("audit"))
+        return cls(**{name: tuples(value) for name, value in told.items()}, audit=audit)
 
     @property
     def auc(self) -> float:
@@ -117,7 +133,7 @@ def run(plan: Plan, features: Features, folder: Path, start: Start = start) -> O
     Raises:
         Stuck: no progress, or it was over before all of the plan had happened.
     """
-    samples = len(split(features)[0])
+    samples, begun = len(split(features)[0]), time.perf_counter()
     with _Processes(plan, folder, start) as processes:
         total = samples * plan.epochs
         for number, world in enumerate(plan.worlds):
@@ -132,6 +148,7 @@ def run(plan: Plan, features: Features, folder: Path, start: Start = start) -> O
         tuple((step.samples, step.world) for step in worlds),
         tuple(progress.pauses(taken)),
         verify(folder / "audit", samples, plan.epochs),
+        time.perf_counter() - begun,
     )
 
 
@@ -220,9 +237,12 @@ class _Processes:
         return [module, role, *self._options(), "--endpoint", self._endpoint]
 
     def _options(self) -> list[str]:
-        given = {name: getattr(self._plan, name) for name in ("seed", "epochs", "batch", "every")}
+        names = ("seed", "epochs", "batch", "rate", "every")
+        given = {name: getattr(self._plan, name) for name in names}
         options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
         options += ["--double"] * self._plan.double
+        if self._plan.mode is Mode.LEASED:
+            options += ["--warm-up", str(self._plan.warm_up)]
         return [str(self._plan.ratings.resolve()), str(self._folder), *options]
 
     def _start(self, name: str, *arguments: str, **environment: str) -> Process:

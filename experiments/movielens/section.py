@@ -5,14 +5,14 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.movielens.ratings import Features, generate, read
+from experiments.kept_runs import KeptRuns
+from experiments.movielens.ratings import Features, generate, read, split
 from experiments.movielens.run import Mode, Outcome, Plan, run
 from experiments.source import Source
 from experiments.table import markdown, verdict
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 SEEDS = 5
 TARGET = 0.0005
 """Mean gap of ElasticDL's published curves, by their raw data."""
+RISES = 5
+"""One of so many parts of a leased training: in its course the learning rate rises."""
+RUNS = Path("build/experiments/movielens")
+Run = Callable[[Plan], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,16 @@ def section(source: Source, pictures: Path | None = None) -> str:
             generate(ratings, 4000)
             plan = Plan(ratings, Mode.IN_STEP, (1, 2, 1), epochs=2, batch=64, every=800)
         features = read(ratings)
+        runs = KeptRuns(RUNS if source.real else folder / "runs", Outcome.read)
         plans = [
-            replace(plan, seed=seed, mode=mode)
+            plan_of(plan, mode, seed, len(split(features)[0]))
             for seed in range(SEEDS if source.real else 2)
             for mode in Mode
         ]
-        found = [compare(one, features, folder) for one in [*plans, replace(plan, double=True)]]
+        found = [
+            compare(one, lambda of: runs.once(of, lambda of: outcome(of, features, folder)))
+            for one in [*plans, replace(plan, double=True)]
+        ]
     text = report(found)
     if pictures is not None:
         picture(found).savefig(pictures / "movielens.png", dpi=90)
@@ -62,18 +70,37 @@ def section(source: Source, pictures: Path | None = None) -> str:
     return text
 
 
-def compare(plan: Plan, features: Features, folder: Path) -> Comparison:
-    def outcome(worlds: tuple[int, ...]) -> Outcome:
-        one, begun = replace(plan, worlds=worlds), time.perf_counter()
-        with tempfile.TemporaryDirectory(dir=folder) as into:
-            found = run(one, features, Path(into))
-        took = time.perf_counter() - begun
-        print(f"{one.label}: AUC {found.auc:.6f}, {took:.0f} s", file=sys.stderr, flush=True)
-        return found
+def plan_of(plan: Plan, mode: Mode, seed: int, samples: int) -> Plan:
+    """Return the same training by another mode and seed. A leased gradient is of as many samples as
+    one of the most workers has of a step in step.
 
-    few, many = (min(plan.worlds),), (max(plan.worlds),)
-    again = outcome(few) if plan.mode is Mode.LEASED else None
-    return Comparison(plan, outcome(few), outcome(many), outcome(plan.worlds), again)
+    Args:
+        samples: of an epoch.
+    """
+    if mode is Mode.IN_STEP:
+        return replace(plan, mode=mode, seed=seed)
+    batch, warm_up = plan.batch // max(plan.worlds), samples * plan.epochs // RISES
+    return replace(plan, mode=mode, seed=seed, batch=batch, warm_up=warm_up)
+
+
+def outcome(plan: Plan, features: Features, folder: Path) -> Outcome:
+    """Run it in a new folder within `folder`."""
+    with tempfile.TemporaryDirectory(dir=folder) as into:
+        found = run(plan, features, Path(into))
+    print(f"{plan.label}: AUC {found.auc:.6f}, {found.seconds:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def compare(plan: Plan, run: Run) -> Comparison:
+    few = replace(plan, worlds=(min(plan.worlds),))
+    again = replace(few, remark=", again")
+    return Comparison(
+        plan,
+        run(few),
+        run(replace(plan, worlds=(max(plan.worlds),))),
+        run(plan),
+        run(again) if plan.mode is Mode.LEASED else None,
+    )
 
 
 def gap(one: Outcome, other: Outcome) -> float:
@@ -84,7 +111,10 @@ def gap(one: Outcome, other: Outcome) -> float:
 
 
 def report(found: Sequence[Comparison]) -> str:
-    return "\n".join(part for mode in Mode for part in _of_mode(mode, found))
+    lines = [part for mode in Mode for part in _of_mode(mode, found)]
+    runs = [run for one in found for run in (one.few, *_others(one)) if run is not None]
+    minutes = sum(run.seconds for run in runs) / 60
+    return "\n".join([*lines, f"{len(runs)} runs, {minutes:.0f} minutes in all, kept in {RUNS}\n"])
 
 
 def _of_mode(mode: Mode, found: Sequence[Comparison]) -> Iterator[str]:
@@ -113,6 +143,9 @@ def _of_mode(mode: Mode, found: Sequence[Comparison]) -> Iterator[str]:
     what = "the same, against the spread of seeds (standard deviation)"
     yield verdict(what, mean, spread, "").rstrip()
     yield f"- mean difference of the last AUC: {ends:+.2g}"
+    again = [gap(one.again, one.few) for one in several if one.again is not None]
+    if again:
+        yield f"- mean gap of {few} workers again: {statistics.fmean(again):.2g}"
     audits = [outcome.audit for one in several for outcome in (one.few, *_others(one)) if outcome]
     wrong = sum(audit.lost + audit.repeated + audit.unexpected for audit in audits)
     seen = sum(audit.seen for audit in audits)

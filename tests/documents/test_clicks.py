@@ -15,7 +15,6 @@ from elastic_trainer.shards.ranges import Ranges
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.clicks import section
 from experiments.clicks.run import EXAMPLE, Outcome
 from experiments.clicks.section import PLANS, gap, report
 from experiments.clicks.turns import Turns
@@ -88,17 +87,6 @@ def test_the_report_compares_with_the_first_plan() -> None:
     assert "mean gap of 2→4→2 workers, 2→4→3 servers: 0.0033; target 0.0005: **missed**" in text
     assert "(standard error over ten parts): 0.00096" in text
     assert "4 runs of 61,440 samples, 2 minutes in all" in text
-
-
-def test_a_run_that_has_ended_is_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(section, "RUNS", tmp_path / "runs")
-    found = Outcome((0.5, 0.75), (0.7, 0.8), 0, 128, 30.0)
-    assert section.found_before(PLANS[0]) is None
-    assert section.keep(PLANS[0], found) is found
-    assert section.found_before(PLANS[0]) == found
-    assert section.found_before(replace(PLANS[0], seed=1)) is None
 
 
 @given(st.integers(0, 2**32))

@@ -8,9 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from elastic_trainer.data.audit import Report
 
 from experiments import philly, pollux, seed, service
 from experiments.__main__ import SECTIONS, main
+from experiments.kept_runs import KeptRuns
+from experiments.movielens import run as movielens
 from experiments.source import MissingTraces, Source
 from experiments.table import MissingMarkers, write_section
 from experiments.trial import Scheduling, run
@@ -58,6 +61,22 @@ def test_a_section_replaces_what_stood_there(tmp_path: Path) -> None:
     assert document.read_text() == "a\n<!-- begin x -->\nnew\n<!-- end x -->\nb\n"
     with pytest.raises(MissingMarkers, match="begin y"):
         write_section(document, "y", "new")
+
+
+def test_a_run_that_has_ended_is_not_repeated(tmp_path: Path) -> None:
+    plan = movielens.Plan(Path("r"), movielens.Mode.LEASED, (2, 4), epochs=1, batch=8, every=8)
+    audit = Report(1, 10, 10, 0, 0, 0, 0, 1, 1)
+    made: list[object] = []
+
+    def run(of: movielens.Plan) -> movielens.Outcome:
+        made.append(of)
+        return movielens.Outcome(((5, 0.5), (10, 0.6)), ((1, 2), (5, 4)), (0.2,), audit, 3.0)
+
+    other = replace(plan, remark=", again")
+    for one in (plan, other, plan):
+        found = KeptRuns(tmp_path / "runs", movielens.Outcome.read).once(one, run)
+        assert found == run(one) and made.pop() == one
+    assert made == [plan, other]
 
 
 def test_the_document_has_a_place_for_every_section() -> None:

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.movielens import in_step, progress
+from experiments.movielens.leased import rate_at
 from experiments.movielens.ratings import Features, generate, read, split
 from experiments.movielens.run import Mode, Outcome, Plan, Stuck, run
-from experiments.movielens.section import Comparison, report
+from experiments.movielens.section import Comparison, plan_of, report
 from experiments.movielens.wide_and_deep import WideAndDeep, auc
 from tests.elastic_trainer import nursery
 
@@ -107,10 +108,22 @@ def test_a_training_that_fails_says_what_its_processes_said(tmp_path: Path) -> N
         run(nothing, features, tmp_path)
 
 
+def test_the_rate_of_a_leased_training_rises_with_the_samples_in_the_model() -> None:
+    assert [rate_at(samples, 0.03, 800) for samples in (200, 800, 900)] == [0.0075, 0.03, 0.03]
+    assert rate_at(200, 0.03, 0) == 0.03
+
+
+def test_a_leased_gradient_is_as_large_as_one_of_the_most_workers_in_step() -> None:
+    base = replace(PLAN, worlds=(2, 4, 2), batch=1024, epochs=5)
+    assert plan_of(base, Mode.IN_STEP, 3, 80_000) == replace(base, seed=3)
+    leased = plan_of(base, Mode.LEASED, 3, 80_000)
+    assert (leased.batch, leased.warm_up, leased.rate) == (256, 80_000, base.rate)
+
+
 def test_the_report_judges_by_mean_gap_and_by_the_spread_of_seeds() -> None:
     def outcome(auc: float) -> Outcome:
         audit = Report(1, 10, 10, 0, 0, 0, 0, 1, 1)
-        return Outcome(((5, auc - 0.1), (10, auc)), ((1, 2), (4, 4)), (0.25,), audit)
+        return Outcome(((5, auc - 0.1), (10, auc)), ((1, 2), (4, 4)), (0.25,), audit, 30.0)
 
     def comparison(mode: Mode, seed: int, gap: float) -> Comparison:
         few = 0.7 + 0.001 * seed
@@ -130,3 +143,5 @@ def test_the_report_judges_by_mean_gap_and_by_the_spread_of_seeds() -> None:
     assert "(standard deviation): 0.0006; target 0.00071: met" in bad
     assert "| 1 | 0.701000 | 0.701000 | 0.701600 | 0.0006 | 0 | 0.0003 | 1 | 0.25 |" in bad
     assert "60 in 6 runs; lost or repeated: 0" in good
+    assert "- mean gap of 2 workers again: 0.0003" in bad
+    assert "14 runs, 7 minutes in all, kept in" in bad
