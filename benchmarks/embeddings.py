@@ -186,19 +186,24 @@ def measure_skew() -> None:
     that ranks ask one another for, each once a step, and by the ids of their samples."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
     impressions, _ = importlib.import_module("clicks").generate(IMPRESSIONS)
-    for world in (2, 4, 8):
-        owners = OwnerMap.even(0, world)
-        asked, named = np.zeros(world), np.zeros(world)
-        for batch in impressions.split(CLICKS):  # one rank's
-            ids, seen = np.unique(batch.numpy(), return_counts=True)
-            owner = owners.of(buckets(ids))
-            asked += np.bincount(owner, minlength=world)
-            named += np.bincount(owner, seen, minlength=world)
-        print(
-            f"busiest of {world} ranks, in means: {asked.max() / asked.mean():.2f} of rows asked "
-            f"for, {named.max() / named.mean():.2f} of ids in samples ({IMPRESSIONS:,} "
-            f"impressions, batches of {CLICKS})"
-        )
+    zipf = np.random.default_rng(0).zipf(1.3, IMPRESSIONS) * 2_654_435_761
+    for what, samples in (
+        ("impressions", impressions),
+        ("ids of Zipf's frequencies, exponent 1.3", torch.from_numpy(zipf)),
+    ):
+        for world in (2, 4, 8):
+            owners = OwnerMap.even(0, world)
+            asked, named = np.zeros(world), np.zeros(world)
+            for batch in samples.split(CLICKS):  # one rank's
+                ids, seen = np.unique(batch.numpy(), return_counts=True)
+                owner = owners.of(buckets(ids))
+                asked += np.bincount(owner, minlength=world)
+                named += np.bincount(owner, seen, minlength=world)
+            print(
+                f"busiest of {world} ranks, in means: {asked.max() / asked.mean():.2f} of rows "
+                f"asked for, {named.max() / named.mean():.2f} of ids in samples ({IMPRESSIONS:,} "
+                f"{what}, batches of {CLICKS})"
+            )
 
 
 def hold(
