@@ -13,6 +13,7 @@ from volcano_elastic.pytorchjob.action import (
     Requeue,
     Stage,
 )
+from volcano_elastic.pytorchjob.observed import Resize
 
 
 def test_a_failed_pod_comes_back_at_its_index_and_later_each_time() -> None:
@@ -47,6 +48,58 @@ def test_worker_0_comes_back_before_anybody_new() -> None:
     world.remove("a-worker-3")
     assert world.created(world.step()) == ["a-worker-0"]
     assert world.created(world.step()) == ["a-worker-3"]
+
+
+def test_worker_0_comes_back_before_others_that_failed_too() -> None:
+    world = running(2, 3)
+    world.grow(3)
+    world.run_all()
+    for name in ("a-worker-0", "a-worker-1"):
+        world.fail(name, code=137)
+    assert world.created(world.step()) == ["a-worker-0"]
+    assert world.created(world.step()) == ["a-worker-1"]
+
+
+def test_others_that_failed_come_back_once_worker_0_has_moved() -> None:
+    world = running(2, 3)
+    world.grow(3)
+    world.run_all()
+    world.fail("a-worker-1", code=137)
+    world.resize = Resize(3, 3, "LeftNode", "", move=frozenset({"a-worker-0"}))
+    actions = world.step()
+    assert "a-worker-0" in [a.name for a in actions if isinstance(a, DeletePod)]
+    assert world.created(actions) == []
+    world.remove("a-worker-0")
+    assert world.created(world.settle()) == ["a-worker-0", "a-worker-1"]
+
+
+def test_a_pod_that_ran_for_long_is_made_again_at_once_however_often_it_has_failed() -> None:
+    world = running(2)
+    for _ in range(3):
+        world.now += timedelta(minutes=11)
+        world.fail("a-worker-1")
+        assert world.created(world.step()) == ["a-worker-1"]
+        world.run_all()
+        world.settle()
+
+
+def test_workers_that_ended_well_are_not_made_again_while_the_master_goes_on() -> None:
+    world = running(1, 3, master=True)
+    world.grow(3)
+    world.run_all()
+    world.finish("a-worker-2")
+    assert world.created(world.settle()) == []
+    assert world.state == "Running" and world.status["elastic"]["desired"] == 3
+
+
+def test_a_job_ends_with_worker_0_though_its_minimum_is_there() -> None:
+    world = running(1, 3, restartPolicy="Never")
+    world.grow(3)
+    world.run_all()
+    world.now += timedelta(seconds=5)
+    world.fail("a-worker-0")
+    world.step()
+    assert world.state == "Failed"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 a failure of class hardware ─► its node is excluded until `at` + the policy's excludeSeconds
 until has come              ─► not any more
-pods of the minimum found no node for `_HOPELESS` ─► none is: a node that may be broken beats none
+pods of the minimum found no node for `_WAIT`     ─► none is: a node that may be broken beats none
 
 The list is in `status.elastic.excludedNodes`. New pods have required anti-affinity to its nodes;
 pods that still wait with an older list are made anew.
@@ -21,7 +21,7 @@ from volcano_elastic.pytorchjob.failure_class import FailureClass
 from volcano_elastic.pytorchjob.observed import NodeFailure, Replica, State
 
 FIELD, LIFTED = "excludedNodes", "exclusionsLiftedAt"
-_HOPELESS = timedelta(seconds=60)
+_WAIT = timedelta(seconds=60)
 _MOST_AVOIDED = 64
 """Names in a pod; each costs the scheduler a comparison a node."""
 
@@ -97,7 +97,7 @@ def decide(
     if lifted is not None and now >= lifted + exclude_for:
         lifted = None
     known = {one.node: one for one in read(job) if one.until > now}
-    if known and _hopeless(job, replicas, now):
+    if known and _lacks_room(job, replicas, now):
         return Exclusions(lifted=now, lifted_now=tuple(known.values()))
     new = dict[str, Exclusion]()
     for node, failure in (*told.items(), *_of_replicas(replicas, now)):
@@ -118,12 +118,12 @@ def _of_replicas(replicas: Sequence[Replica], now: datetime) -> Iterator[tuple[s
             yield replica.node, NodeFailure(reason, failure.at or now)
 
 
-def _hopeless(job: PyTorchJob, replicas: Sequence[Replica], now: datetime) -> bool:
+def _lacks_room(job: PyTorchJob, replicas: Sequence[Replica], now: datetime) -> bool:
     """Return whether too few pods for the job to run have found a node for too long."""
     least = job.min_members
     there = sum(r.state is State.SUCCEEDED or (r.live and r.bound) for r in replicas)
     late = any(
-        r.live and r.avoids and r.unplaced is not None and now >= r.unplaced + _HOPELESS
+        r.live and r.avoids and r.unplaced is not None and now >= r.unplaced + _WAIT
         for r in replicas
     )
     return late and there < least
