@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 
-from elastic_trainer.feed.buffers import Buffers
+from elastic_trainer.feed.buffers import Buffers, Bytes
 
 SIZE = 1 << 16
 
@@ -62,3 +62,17 @@ def test_memory_may_come_back_in_the_midst_of_a_call() -> None:
     thread.start()
     thread.join(10)
     assert not thread.is_alive() and len(buffers._spare) == 1
+
+
+def test_memory_that_nobody_needs_any_more_is_not_made() -> None:
+    class Cleared(Buffers):
+        made = 0
+
+        def _back(self, whole: Bytes) -> None:
+            self.made += 1
+            self.clear()
+
+    buffers = Cleared()
+    buffers.prepare(SIZE, SIZE, SIZE)
+    assert buffers.made == 1
+    assert buffers.seconds_left() == 0.0

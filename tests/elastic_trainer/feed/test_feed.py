@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -15,10 +16,11 @@ from elastic_trainer.checkpoint.model_state import ModelState
 from elastic_trainer.checkpoint.recovery import NOTHING
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.feed import frame
-from elastic_trainer.feed.feeder import HOLD_SECONDS, Feeder, hold_seconds
+from elastic_trainer.feed.feeder import Feeder, Job
 from elastic_trainer.feed.follower import Follower
-from elastic_trainer.feed.frame import Frame, Kind
-from elastic_trainer.feed.guest import NEAR, PATIENCE, Guest
+from elastic_trainer.feed.following import LEAST_SECONDS
+from elastic_trainer.feed.frame import Frame, FrameError, Kind
+from elastic_trainer.feed.guest import Guest
 from elastic_trainer.feed.relay import Relay
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.state_feed import StateFeed
@@ -364,16 +366,151 @@ def test_one_that_takes_nothing_holds_nobody_up(
         assert not feeder.guests
 
 
-def test_who_is_far_behind_asks_for_no_place_until_it_comes_no_nearer() -> None:
+class Behind:
+    """A newcomer that says what it is told to, and hears what it is sent."""
+
+    def __init__(self, feeder: Feeder) -> None:
+        self.connection = socket.create_connection(("127.0.0.1", feeder.port))
+        self.connection.sendall(frame.hello(""))
+        self.kinds: list[Kind] = []
+        self._hearing = threading.Thread(target=self._hear, daemon=True)
+        self._hearing.start()
+
+    def _hear(self) -> None:
+        with contextlib.suppress(OSError, FrameError):  # it may be sent away in the midst of one
+            while (came := frame.receive(self.connection, lambda _: None)) is not None:
+                self.kinds.append(came.kind)
+
+    def says(self, step: int) -> None:
+        frame.send(self.connection, Frame(Kind.READY, 7, step), lambda _: None)
+
+    def ended(self) -> bool:
+        self._hearing.join(60)
+        self.connection.close()
+        return not self._hearing.is_alive()
+
+
+def come_behind(training: Training, feeder: Feeder, steps: int) -> Behind:
+    """Return a newcomer that has a state, and has not made so many steps again."""
+    behind = Behind(feeder)
+    train_until(training, feeder, lambda: Kind.BASE in behind.kinds)
+    at = feeder.guests[0].at
+    assert at is not None
+    for _ in range(max(0, steps - training.data.steps + at[1])):
+        training.step(feeder)
+    behind.says(training.data.steps - steps)
+    train_until_no_step(lambda: feeder.guests[0].steps_behind == steps)
+    return behind
+
+
+def train_until_no_step(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_who_is_far_behind_asks_for_no_place_yet(feeder: Feeder) -> None:
+    training = Training()
+    behind = come_behind(training, feeder, 5)
+    training.step(feeder)
+    assert not feeder.guests[0].ready
+    feeder.close()
+    assert behind.ended() and not {Kind.READY_SEEN, Kind.JOIN_BEHIND} & set(behind.kinds)
+
+
+def test_who_has_followed_for_long_gets_the_state_as_it_joins(feeder: Feeder) -> None:
+    training = Training()
+    behind = come_behind(training, feeder, 5)
+    feeder.guests[0].since -= 2 * LEAST_SECONDS  # a tiny state is worth no more
+    training.step(feeder)
+    assert behind.ended() and not feeder.guests
+
+
+def test_who_is_soon_there_may_join_behind_once_it_has_followed_for_long(feeder: Feeder) -> None:
+    training = Training()
+    behind = come_behind(training, feeder, 6)
+    behind.says(training.data.steps - 5)  # in no time
+    train_until_no_step(lambda: feeder.guests[0].replay_seconds > 0)
+    feeder.guests[0].since -= 2 * LEAST_SECONDS
+    training.step(feeder)
+    train_until_no_step(lambda: Kind.JOIN_BEHIND in behind.kinds)
+    feeder.close()
+    assert behind.ended()
+
+
+def test_a_step_waits_for_who_is_far_behind_unless_the_round_is_over(feeder: Feeder) -> None:
+    training = Training()
+    behind = come_behind(training, feeder, 6)
+    behind.says(training.data.steps - 5)
+    train_until_no_step(lambda: feeder.guests[0].replay_seconds > 0)
+    feeder.pace.begin()
+    for now in (0.0, 0.3):
+        feeder.pace.passed(now, followed=True)
+    feeder.guests[0]._replays.extend([0.4] * 3)
+    lost = feeder.pace.lost
+    over = iter([False] * 3 + [True])
+    job = Job(over=lambda: next(over))
+    feeder.passed(training.state.take, training.identity, 500, job)
+    assert next(over, None) is None, "it waited until the round was over"
+    assert feeder.pace.lost > lost
+    feeder.close()
+    assert behind.ended()
+
+
+def test_steps_that_lead_to_no_state_are_not_made_again() -> None:
     one, other = socket.socketpair()
+    training, made = Training(), list[Mapping[str, Any]]()
+    follower = Follower(training.state, made.append, lambda _: None)
     with one, other:
-        guest = Guest(one, lambda _: None)
-        found = []
-        for step in range(PATIENCE + 1):
-            guest.at, guest._said = (7, step + 5), step
-            found.append(guest._near())
-        assert found == [False] * PATIENCE + [True], "it would be asked to wait for ever"
-        guest.close()
+        follower._begin(one, "")
+        for step in (2, 3):
+            frame.send(other, Frame(Kind.STEP, 7, step), lambda _: None)
+        other.close()
+        train_until_no_step(lambda: follower._ended)
+        assert not follower.follow(0.0)
+    assert not made and follower.ready and follower.settle() == NOTHING
+
+
+@pytest.mark.parametrize("word", [Kind.READY_SEEN, Kind.JOIN_BEHIND])
+def test_a_node_asks_for_all_its_places_together(word: Kind) -> None:
+    place = f"test-together-{os.getpid()}"
+    relay = Relay(place, 1, "")
+    with socket.socket(socket.AF_UNIX) as slow:
+        slow.connect("\0" + place)
+        slow.sendall(frame.hello(""))
+        relay.gather()
+        content = torch.zeros(8, dtype=torch.uint8)
+        for step in range(5):
+            kind = Kind.STEP if step else Kind.BASE
+            relay.hand_on(Frame(kind, 7, step, b"", content))
+        relay.hand_on(Frame(word))
+        kinds: list[Kind] = []
+        while word not in kinds:
+            came = frame.receive(slow, lambda _: None)
+            assert came is not None
+            kinds.append(came.kind)
+    relay.close()
+
+
+def test_a_job_misses_who_was_lost_until_it_is_back() -> None:
+    nodes = iter([3, 2, 2, 3])
+    training = Training()
+    feed = StateFeed(
+        WorkerLink(None),
+        lambda: training.state,
+        training.apply,
+        lambda: "",
+        possible=True,
+        nodes=lambda: next(nodes),
+    )
+    missed = []
+    for stood in (False, False, True, True):
+        if stood:
+            feed.sync(training.identity, broken=False)
+        feed.go_on_from(training.identity)
+        missed.append(feed._job.missed)
+    assert missed == [False, True, True, False]
 
 
 def test_who_is_one_step_behind_may_ask_for_a_place() -> None:
@@ -387,10 +524,3 @@ def test_who_is_one_step_behind_may_ask_for_a_place() -> None:
         assert came is not None and came.kind is Kind.READY_SEEN
         assert guest.ready
         guest.close()
-
-
-def test_steps_wait_a_little_for_who_is_far_behind() -> None:
-    assert hold_seconds(NEAR, 1.0) == 0.0
-    assert hold_seconds(NEAR + 1, 0.2) == pytest.approx(0.08)
-    assert hold_seconds(9, 60.0) == HOLD_SECONDS
-    assert hold_seconds(9, float("inf")) == 0.0, "the first step that anybody follows"

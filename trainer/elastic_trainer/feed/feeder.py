@@ -4,7 +4,8 @@ Whoever comes gets a copy of the state as it is between two steps, made while th
 forward and backward pass runs, and after it what each step applies: its gradients, averaged over
 the ranks. So the newcomer makes the same steps by itself. When the round ends it is told the digest
 of each tensor, and sent those that differ. Nothing rests on the copy or on the steps: what a
-newcomer has in the end was compared.
+newcomer has in the end was compared. following.py says when it asks for its place, or is sent away
+to get the state as it joins.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,8 +25,16 @@ import torch
 from elastic_trainer.feed import likeness
 from elastic_trainer.feed.buffers import Buffers
 from elastic_trainer.feed.entrance import Entrance
+from elastic_trainer.feed.following import (
+    BYTES_PER_SECOND,
+    Course,
+    Decision,
+    decide,
+    wait_seconds,
+)
 from elastic_trainer.feed.frame import Frame, Kind
-from elastic_trainer.feed.guest import NEAR, Guest, Identity
+from elastic_trainer.feed.guest import Guest, Identity
+from elastic_trainer.feed.pace import Pace
 from elastic_trainer.feed.room import free_memory
 from elastic_trainer.store.blob import Blob, lay_out
 
@@ -33,16 +43,26 @@ STEPS_AHEAD = 4
 there."""
 STEPS_PREPARED = 3
 """Steps for which there is memory before the first one."""
-HOLD_SECONDS = 0.2
-HOLD_SHARE = 0.4
-"""So long, and such a share of a step's time, each step waits at most for who is far behind: what
-it is behind when it joins, all would wait for at once."""
+LOOK_SECONDS = 0.005
+"""Between looks at whether a newcomer that a step waits for has come nearer."""
 AWAY_SECONDS = 2.0
 """For so long who comes while nobody trains waits for the next round to begin."""
 SYNC_SECONDS = 10.0
 """For so long at most a guest may take to say what differs."""
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The job that a feeder is part of, as far as it doesn't see that by itself."""
+
+    nodes: int = 1
+    """That train."""
+    missed: bool = False
+    """Nodes were lost that are not back yet."""
+    over: Callable[[], bool] = lambda: False
+    """Tells whether the round is over, so that no step waits."""
 
 
 class Feeder:
@@ -77,8 +97,9 @@ class Feeder:
         """Makes memory for the first copy and steps; None: nobody needs any."""
         self._size = 0
         """Bytes of the state."""
-        self._passed_at = -math.inf
-        """When the last step had passed that guests follow."""
+        self._step_size = 0
+        """Bytes of a step's gradients."""
+        self.pace = Pace()
         self._away = self._closed = False
         """Whoever comes is sent away, soon or at once."""
         self._entrance = Entrance(listener, token, self._let_in)
@@ -96,18 +117,39 @@ class Feeder:
             self._prepared = None
         return found
 
+    def stepped(self) -> None:
+        """After each step, also where nobody follows."""
+        followed = any(guest.since < math.inf for guest in self.guests)
+        self.pace.passed(time.monotonic(), followed=followed)
+
     def passed(
-        self, take: Callable[[], Mapping[str, Any]], identity: Identity, step_bytes: int
+        self,
+        take: Callable[[], Mapping[str, Any]],
+        identity: Identity,
+        step_bytes: int,
+        job: Job | None = None,
     ) -> None:
         """Between two steps: who has come since gets a copy of the state, once there is memory for
-        it, for which no step waits.
+        it, for which no step waits. Who has come near, or would cost too much, asks for a place;
+        for others the next step may wait a little.
 
         Args:
             take: returns the state, which goes on to share its memory with the model.
             identity: of the state.
             step_bytes: of the gradients of a step.
         """
-        self._hold_back()
+        began = time.monotonic()
+        self._step_size = step_bytes
+        self._begin_copy(take, identity, step_bytes)
+        for guest in self.guests:
+            if guest.since == math.inf:
+                guest.since, guest.lost_before = began, self.pace.lost
+        self._wait(job or Job())
+        self.pace.kept(time.monotonic() - began)
+
+    def _begin_copy(
+        self, take: Callable[[], Mapping[str, Any]], identity: Identity, step_bytes: int
+    ) -> None:
         new = [guest for guest in self.guests if guest.at is None]
         if not new:
             return
@@ -139,10 +181,59 @@ class Feeder:
         self._copying = threading.Thread(target=self._copy, args=(blob, identity, new), name="copy")
         self._copying.start()
 
-    def _hold_back(self) -> None:
-        behind = max((guest.behind for guest in self.guests), default=0)
-        time.sleep(hold_seconds(behind, time.monotonic() - self._passed_at))
-        self._passed_at = time.monotonic()
+    def _wait(self, job: Job) -> None:
+        """Decide about each newcomer, and let the next step wait for those that follow on."""
+        began = time.monotonic()
+        while True:
+            now = time.monotonic()
+            waits = max((self._weigh(guest, now, job) for guest in self.guests), default=0.0)
+            if now - began >= waits or job.over():
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def _weigh(self, guest: Guest, now: float, job: Job) -> float:
+        """Do what is decided about a newcomer; return for how long the next step waits for it."""
+        course = self._course(guest, now, job)
+        decision = Decision.FOLLOW if guest.ready else decide(course)
+        if decision is Decision.JOIN:
+            guest.ask(behind=not course.near)
+        elif decision is Decision.TAKE_WHOLE:
+            log.info(
+                "a newcomer gets the state as it joins: in %.1f s it has not come near, and to "
+                "wait for %d bytes costs less than to follow on",
+                *(course.seconds, course.state_bytes),
+            )
+            guest.close()
+            return 0.0
+        return wait_seconds(course, full=self._is_full(guest))
+
+    def _course(self, guest: Guest, now: float, job: Job) -> Course:
+        speed = guest.bytes_per_second or BYTES_PER_SECOND
+        copy = 0.0
+        if guest.steps_behind is None:
+            made = self._buffers.seconds_left() if guest.at is None else 0.0
+            copy = made + max(0, self._size - guest.copied) / speed
+        return Course(
+            state_bytes=self._size,
+            seconds=now - guest.since,
+            lost=self.pace.lost - guest.lost_before,
+            staying=job.nodes,
+            newcomers=len(self.guests),
+            missed=job.missed,
+            behind=guest.steps_behind,
+            copy_seconds=copy,
+            replay_seconds=guest.replay_seconds,
+            step_seconds=self.pace.step_seconds,
+            bytes_per_second=speed,
+        )
+
+    def _is_full(self, guest: Guest) -> bool:
+        return guest.waiting + self._step_size > self._limit(guest, self._step_size)
+
+    def _limit(self, guest: Guest, step_bytes: int) -> int:
+        """Return how many bytes may be on their way to a newcomer."""
+        copy = self._size if guest.steps_behind is None else 0
+        return copy + max(2 * self._size, STEPS_AHEAD * step_bytes)
 
     def wait_for_copy(self) -> None:
         """Before the state changes: wait until it is copied."""
@@ -160,6 +251,7 @@ class Feeder:
         followers = [guest for guest in self.guests if guest.at is not None]
         if not followers:
             return
+        began = time.monotonic()
         self.wait_for_copy()
         blob = lay_out(change())
         copied = self._buffers.take(blob.size)
@@ -169,13 +261,14 @@ class Feeder:
             self._begin_to_prepare(blob.size)  # else the next step might wait for the kernel
         step = Frame(Kind.STEP, *identity, blob.skeleton, copied)
         for guest in followers:
-            if guest.waiting > max(2 * self._size, STEPS_AHEAD * step.size):
+            if guest.waiting > self._limit(guest, step.size):
                 log.warning(
                     "a newcomer can't keep up with the steps: it gets the state when it joins"
                 )
                 guest.close()
             guest.at = identity
             guest.put(step)
+        self.pace.kept(time.monotonic() - began)
 
     def sync(
         self, take: Callable[[], Mapping[str, Any]], identity: Identity, seconds: float
@@ -237,6 +330,7 @@ class Feeder:
 
     def welcome(self) -> None:
         """Others train soon: who comes may follow."""
+        self.pace.begin()
         with self._welcomed:
             self._away = False
             self._welcomed.notify_all()
@@ -280,15 +374,6 @@ class Feeder:
                 self._guests.append(Guest(connection, self._moved))
                 return
         connection.close()  # else it would wait for a state, and the others perhaps for it
-
-
-def hold_seconds(behind: int, took: float) -> float:
-    """Return for how long a step that took so many seconds waits for a newcomer.
-
-    Args:
-        behind: steps that the newcomer is behind.
-    """
-    return min(HOLD_SECONDS, HOLD_SHARE * took) if behind > NEAR and math.isfinite(took) else 0.0
 
 
 def patch(guest: Guest, blob: Blob, wanted: Sequence[int], identity: Identity) -> None:

@@ -125,6 +125,9 @@ class Follower:
         with self._changed:
             if not self._frames and not self._ended:
                 self._changed.wait(seconds)
+            if self._ended and self._frames and not self._leads_somewhere():
+                self._frames.clear()
+                self._verified = NOTHING
             next_ = self._frames.popleft() if self._frames else None
             self._changed.notify_all()
         if next_ is not None:
@@ -132,6 +135,10 @@ class Follower:
         elif self._ended and self._connection is not None:
             self._leave()
         return self._connection is not None
+
+    def _leads_somewhere(self) -> bool:
+        """Return whether what has come leads to a state that is compared."""
+        return any(one.kind is Kind.PATCH for one in self._frames)
 
     def settle(self) -> Identity:
         """Return which state this process has, once it has its place; NOTHING: none."""
@@ -253,6 +260,11 @@ class Follower:
             while came := frame.receive(connection, self._moved, memory=buffers.take):
                 if relay is not None:
                     relay.hand_on(came)
+                if came.kind is Kind.JOIN_BEHIND:  # before the steps that it is yet to make
+                    with self._changed:
+                        self._seen = True
+                        self._changed.notify_all()
+                    continue
                 with self._changed:
                     while len(self._frames) >= MOST_AHEAD and not self._ended:
                         self._changed.wait()

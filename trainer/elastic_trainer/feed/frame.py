@@ -3,7 +3,8 @@
 newcomer  a line of JSON: the feed's version and the job's token
 rank      BASE        a state, laid out as blob.py says
           STEP        what a step applied: gradients, and what the optimizers were set to
-          READY_SEEN  it is near enough: said once
+          READY_SEEN  it is near enough, and may ask for a place
+          JOIN_BEHIND it may, at once: what it is behind, all wait for
           SYNCING     the round ends here, and SYNC will follow: time to make digests
           SYNC        the state's skeleton, and the digest of each tensor
           PATCH       the tensors that WANT asked for, one after another
@@ -23,7 +24,7 @@ from enum import IntEnum
 
 import torch
 
-VERSION = 2
+VERSION = 3
 PIECE = 1 << 22
 """Bytes that are sent or taken at once."""
 SILENCE_SECONDS = 10.0
@@ -48,6 +49,7 @@ class Kind(IntEnum):
     SYNC = 6
     WANT = 7
     PATCH = 8
+    JOIN_BEHIND = 9
 
 
 def _no_tensors() -> torch.Tensor:

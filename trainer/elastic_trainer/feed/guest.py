@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from statistics import median
 
 import torch
 
 from elastic_trainer.feed import frame
+from elastic_trainer.feed.following import NEAR
 from elastic_trainer.feed.frame import Frame, FrameError, Kind
 from elastic_trainer.protocol.auth import check_token
 
 Identity = tuple[int, int]
 
-NEAR = 1
-"""Steps that a newcomer may be behind when it asks for a place: what it is behind then, the others
-wait for as it joins."""
-PATIENCE = 16
-"""Steps in which it comes no nearer until it may ask as far behind as it is."""
+REPLAYS = 3
+"""The last steps that it made again, by which it is told how long one takes."""
+MEASURED = 1 << 25
+"""The fewest bytes of a copy by which it is told how fast they reach it."""
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +67,20 @@ class Guest:
         self.wanted: list[int] | None = None
         """The answer to the last SYNC; None: there is none yet."""
         self.closed = False
+        self.since = math.inf
+        """When it might have asked for a place first."""
+        self.lost_before = 0.0
+        """Seconds that steps had lost for newcomers by then."""
         self._said: int | None = None
         """The step that it said to have followed to; None: it has no state yet."""
-        self._were_behind: deque[int] = deque(maxlen=PATIENCE + 1)
-        """Steps that it was behind as it said so."""
+        self._said_at: float | None = None
+        """When, if there was a step for it to make again already."""
+        self._replays: deque[float] = deque(maxlen=REPLAYS)
+        """Seconds that it took for each."""
+        self.copied = 0
+        """Bytes of the copy of a state that were sent."""
+        self._copy_began = self._copied_at = 0.0
+        """When the first of them were sent, and the last."""
         self._queue: deque[Frame] = deque()
         self.waiting = 0
         """Bytes that are queued."""
@@ -98,7 +111,7 @@ class Guest:
                     if self.closed:
                         return
                     next_ = self._queue.popleft()
-                frame.send(self._connection, next_, self._moved)
+                frame.send(self._connection, next_, self._measure(next_))
                 with self.changed:
                     self.waiting -= next_.size
                     self.changed.notify_all()
@@ -107,6 +120,35 @@ class Guest:
         finally:
             self.close()
 
+    def _measure(self, sent: Frame) -> Callable[[int], None]:
+        """Return what is called with the bytes of each piece of a frame."""
+        if sent.kind is not Kind.BASE:
+            return self._moved
+        self._copy_began = time.monotonic()
+
+        def moved(count: int) -> None:
+            self.copied += count
+            self._copied_at = time.monotonic()
+            self._moved(count)
+
+        return moved
+
+    def ask(self, *, behind: bool = False) -> None:
+        """Have it ask for a place once it has made the steps that are on their way to it.
+
+        Args:
+            behind: before it has made them.
+        """
+        with self.changed:
+            if self.ready or self.closed:
+                return
+            self.ready = True
+            if behind:
+                self._queue.appendleft(Frame(Kind.JOIN_BEHIND))
+            else:
+                self._queue.append(Frame(Kind.READY_SEEN))
+            self.changed.notify_all()
+
     def _hear(self) -> None:
         try:
             while (
@@ -114,10 +156,7 @@ class Guest:
             ) is not None:
                 with self.changed:
                     if said.kind is Kind.READY:
-                        self._said = said.step
-                        if not self.ready and self._near():
-                            self.ready = True
-                            self._queue.append(Frame(Kind.READY_SEEN))
+                        self._followed(said.step, time.monotonic())
                     elif said.kind is Kind.WANT:
                         self.wanted = said.tensors.view(torch.int64).tolist()
                     else:
@@ -129,16 +168,35 @@ class Guest:
             self.close()
             self._connection.close()
 
+    def _followed(self, step: int, now: float) -> None:
+        if self._said_at is not None:
+            self._replays.append(now - self._said_at)
+        self._said = step
+        self._said_at = now if self.behind else None  # else it waits for the next one
+        if self.behind <= NEAR:
+            self.ask()
+
     @property
     def behind(self) -> int:
         """Return how many steps it is behind those that were queued; 0 where it has no state."""
-        return 0 if self.at is None or self._said is None else self.at[1] - self._said
+        return self.steps_behind or 0
 
-    def _near(self) -> bool:
-        """Return whether it is near enough to ask for a place, or comes no nearer."""
-        self._were_behind.append(self.behind)
-        waited = len(self._were_behind) > PATIENCE
-        return self.behind <= NEAR or (waited and self.behind >= self._were_behind[0])
+    @property
+    def steps_behind(self) -> int | None:
+        """Return how many steps it is behind; None: it has no state yet."""
+        return None if self.at is None or self._said is None else self.at[1] - self._said
+
+    @property
+    def replay_seconds(self) -> float:
+        """Return in how many seconds it makes a step again; 0: unknown."""
+        with self.changed:
+            return median(self._replays) if self._replays else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Return how fast it has taken the copy of a state; 0: unknown."""
+        seconds = self._copied_at - self._copy_began
+        return self.copied / seconds if self.copied >= MEASURED and seconds > 0.0 else 0.0
 
 
 def _ignore(_: int) -> None:

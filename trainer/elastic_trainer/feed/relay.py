@@ -56,9 +56,12 @@ class Relay:
         self._entrance.close()
 
     def hand_on(self, came: Frame) -> None:
-        """In the thread that follows."""
+        """In the thread that follows. A node's newcomers ask for their places together."""
         if came.kind is Kind.BASE:
             self._size = came.size
+        if came.kind in (Kind.READY_SEEN, Kind.JOIN_BEHIND):
+            for guest in self._present():
+                guest.ask(behind=came.kind is Kind.JOIN_BEHIND)
         if came.kind in _HANDED_ON:
             for guest in self._present():
                 if guest.waiting > max(2 * self._size, STEPS_AHEAD * came.size):

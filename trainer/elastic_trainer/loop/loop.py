@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -239,6 +240,7 @@ class ElasticLoop:
             lambda: self.checkpointer.training,
             lambda: self.checkpointer.make_room(),
             possible=make is None and not self._split,
+            nodes=lambda: max(1, self.world // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))),
         )
         self._around = Surroundings(
             data,

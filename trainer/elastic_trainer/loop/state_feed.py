@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from torch.amp.grad_scaler import GradScaler
 from elastic_trainer.checkpoint.model_state import DIGESTS_VARIABLE, ModelState
 from elastic_trainer.checkpoint.recovery import NOTHING, Identity
 from elastic_trainer.checkpoint.state_value import from_plain, to_plain
-from elastic_trainer.feed.feeder import Feeder
+from elastic_trainer.feed.feeder import Feeder, Job
 from elastic_trainer.feed.follower import Follower
+from elastic_trainer.feed.following import count_missing
 from elastic_trainer.feed.relay import Relay
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE, LinkError, WorkerLink
 from elastic_trainer.protocol.auth import TOKEN_VARIABLE, is_loopback
@@ -49,6 +51,7 @@ class StateFeed:
         training: says which one this process takes part in; empty where that isn't known.
         prepare: called once a newcomer has a state of the size of all that follow, beside which it
             has time.
+        nodes: returns how many are in the round.
         possible: whether a step can be made again of its gradients at all.
     """
 
@@ -61,8 +64,16 @@ class StateFeed:
         prepare: Callable[[], None] = lambda: None,
         *,
         possible: bool,
+        nodes: Callable[[], int] = lambda: 1,
     ) -> None:
         self._link, self._told_state, self._apply = link, state, apply
+        self._nodes = nodes
+        self._job = Job(nodes=0, over=lambda: link.over)
+        """The job as the last round began."""
+        self._missing = 0
+        """Nodes that were lost and are not back."""
+        self._stood = False
+        """The last round ended at a fence."""
         self._training, self._prepare = training, prepare
         least = read_byte_limit(os.environ, FOLLOW_VARIABLE, LEAST_BYTES)
         digests = os.environ.get(DIGESTS_VARIABLE) != "0"
@@ -95,9 +106,12 @@ class StateFeed:
 
     def passed(self, identity: Identity) -> None:
         """Between two steps."""
-        if self._feeder is not None and self._feeder.guests:
+        if self._feeder is None:
+            return
+        self._feeder.stepped()
+        if self._feeder.guests:
             size = sum(one.nbytes for one in self._trained())
-            self._attempt(lambda feeder: feeder.passed(self._take, identity, size))
+            self._attempt(lambda feeder: feeder.passed(self._take, identity, size, self._job))
 
     def apply(self, identity: Identity) -> None:
         """Before a step is applied that leads to this state."""
@@ -106,6 +120,7 @@ class StateFeed:
 
     def sync(self, identity: Identity, *, broken: bool) -> None:
         """Compares states as the round ends."""
+        self._stood = self._stood or not broken
         feeder = self._feeder
         if feeder is None:
             return
@@ -133,6 +148,10 @@ class StateFeed:
     def go_on_from(self, identity: Identity) -> None:
         """The round begins with that state."""
         self._follower = None
+        nodes = self._nodes()
+        self._missing = count_missing(self._missing, self._job.nodes, nodes, stood=self._stood)
+        self._job = replace(self._job, nodes=nodes, missed=self._missing > 0)
+        self._stood = False
         if self._feeder is not None and self._feeder.guests:
             self._feeder.go_on_from(identity)
 
