@@ -11,6 +11,7 @@ import pytest
 from e2e.stage import Stage, hurrying
 from embedded_cluster.kubelet.fault import ANNOTATION
 from volcano_elastic.api import checkpoint_size
+from volcano_elastic.api.server_bounds import BOUNDS_ANNOTATION
 from volcano_elastic.demo.training import SAMPLES, SCRIPT, DemoJob
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS, SCALEPLANS
 
@@ -73,6 +74,20 @@ class ServedJob(DemoJob):
             "restartPolicy": "OnFailure",
             "template": {"spec": {"containers": [server]}},
         }
+        return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class FullJob(ServedJob):
+    """With one parameter server, whose process alone has more memory than its pod may use."""
+
+    def manifest(self, out: Path) -> dict[str, Any]:
+        manifest = ServedJob.manifest(self, out)
+        manifest["metadata"].setdefault("annotations", {})[BOUNDS_ANNOTATION] = "1-2"
+        servers = manifest["spec"]["pytorchReplicaSpecs"]["PS"]
+        servers["replicas"] = 1
+        (container,) = servers["template"]["spec"]["containers"]
+        container["resources"]["limits"]["memory"] = "64Mi"
         return manifest
 
 
@@ -172,3 +187,16 @@ async def test_servers_come_go_and_are_killed_and_workers_shrink_while_a_job_tra
     await stage.until(lambda: not any(_server(stage, job, i) for i in (0, 1)), "servers end")
     status = (await client.get(PYTORCHJOBS, "served", "default"))["status"]
     assert status["replicaStatuses"]["PS"].get("failed", 0) == 0
+
+
+async def test_a_server_whose_memory_is_full_is_joined_by_another(stage: Stage) -> None:
+    job = FullJob("full", min=1, max=1, epochs=10, step_seconds=0.2)
+    await stage.submit(job)
+    await stage.until(lambda: bool(_server(stage, job, 0)), "it has its server")
+    await stage.until(lambda: bool(_server(stage, job, 1)), "it is joined by another one")
+    await stage.steps_on(job)
+    status = (await stage.recorder.jobs.client.get(PYTORCHJOBS, job.name, "default"))["status"]
+    assert "memory" in status["elastic"]["servers"]["message"], status
+    stage.hurry(job)
+    result = await stage.judge_finished(job)
+    assert result.epochs == job.epochs
