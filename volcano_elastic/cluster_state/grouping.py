@@ -228,9 +228,9 @@ class _Grouping:
             [claim for s in each if not s.settled and (claim := s.waiting_claim)]
             for each in (gone, come)
         )
-        lines, changed = regrouped(self._before.lines, went, joins, attrgetter("line"))
-        order = attrgetter("order")
-        joined = {at: tuple(sorted(lines[at], key=order)) for at in changed & lines.keys()}
+        lines, _ = regrouped(self._before.lines, went, joins, attrgetter("line"))
+        order, joined_at = attrgetter("order"), {claim.line for claim in joins}
+        joined = {at: tuple(sorted(lines[at], key=order)) for at in joined_at}
         return {**lines, **joined} if joined else lines
 
     def _change_nodes(self, gone: Iterable[Node], come: Iterable[Node]) -> None:

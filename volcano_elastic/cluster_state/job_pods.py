@@ -7,7 +7,7 @@ from operator import add
 from typing import NamedTuple
 
 from volcano_elastic.api.role import elastic, leading
-from volcano_elastic.cluster_state.fit import Dimensions, Vector
+from volcano_elastic.cluster_state.fit import UNLIMITED, Dimensions, Vector
 from volcano_elastic.snapshot.snapshot import Job, Pod
 
 COUNTED = elastic().name
@@ -100,6 +100,10 @@ class FirstVictim(NamedTuple):
         node, job = pod.node or "", pod.job or ""
         return cls(pod.protected, pod.running, surplus, -pod.index, node, pod.key, job)
 
+    def next(self, surplus: float) -> FirstVictim:
+        """Return a bound, without a pod, of whoever leaves after this one."""
+        return FirstVictim(self.protected, self.running, surplus, -UNLIMITED, "", "", self.job)
+
 
 def has_first(pods: Iterable[Pod]) -> bool:
     """Return whether worker 0 is among the pods."""
@@ -127,10 +131,12 @@ def eviction_order(pods: Iterable[Pod], worker_0: bool = False) -> list[Pod]:
 
     The protection of a pod without a node protects nothing yet.
     """
-    return sorted(
-        (pod for pod in pods if worker_0 or pod.index != 0),
-        key=lambda pod: (pod.node is not None, pod.protected, pod.running, -pod.index, pod.key),
-    )
+    leaving = [pod for pod in pods if worker_0 or pod.index != 0]
+    if len(leaving) > 1:
+        leaving.sort(
+            key=lambda pod: (pod.node is not None, pod.protected, pod.running, -pod.index, pod.key)
+        )
+    return leaving
 
 
 def first_leaver(bound: Iterable[Pod]) -> Pod | None:

@@ -158,6 +158,17 @@ class QueueState:
         return LeastSurplus(largest, int(single), all(map(attrgetter("running"), bound)))
 
     @fact
+    def _least_costs(self) -> dict[tuple[Shape, int], tuple[float, int, int, int]]:
+        return {}
+
+    def least_cost(self, shape: Shape, need: int) -> tuple[float, int, int, int]:
+        """Return what `LeastSurplus.least_cost` does, worked out once."""
+        found = self._least_costs.get((shape, need))
+        if found is None:
+            found = self._least_costs[shape, need] = self.least_surplus.least_cost(shape, need)
+        return found
+
+    @fact
     def kept_unasked(self) -> Mapping[str, NoChange]:
         """Reasons of jobs to keep their size while nobody waits."""
         return {s.job.key: s.kept.unasked for s in self.jobs if s.kept is not None}
@@ -196,6 +207,7 @@ _OF_STARTED = frozenset(
         "giver_nodes",
         "first_victims",
         "least_surplus",
+        "_least_costs",
         "roomless",
         "cooling",
     )

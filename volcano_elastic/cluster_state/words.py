@@ -26,6 +26,8 @@ def plural(number: float, word: str) -> str:
 def names(keys: Iterable[str], full: bool = False, most: int = 3) -> str:
     """`b`, `b and c`, `b, c, d and 4 others`; with their namespaces if `full`."""
     listed = [key if full else key.rpartition("/")[2] for key in keys]
+    if len(listed) < 2:
+        return "".join(listed)
     shown, rest = listed[:most], len(listed) - most
     if rest > 0:
         return f"{', '.join(shown)} and {plural(rest, 'other')}"

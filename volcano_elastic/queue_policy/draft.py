@@ -151,10 +151,12 @@ class JobDraft:
         unit = self.state.unit
         return unit if self.size - unit >= self.job.min else None
 
-    def first_victim(self) -> FirstVictim | None:
-        """The pod that leaves first for a claim, as it is now; None if none may."""
+    def first_victim(self, after: FirstVictim | None = None) -> FirstVictim | None:
+        """The pod that leaves first for a claim, a bound of it `after` one that left, or None."""
         if self.state.most_surplus is None or self.eviction_cost() is None:
             return None
+        if after is not None:
+            return after.next(-self.weighted_surplus)
         return FirstVictim.of(first_leaver(self.bound.values()), -self.weighted_surplus)
 
     @property

@@ -367,7 +367,7 @@ class OtherJobs:
                 # Who comes after it gains no more, and no front of givers would be longer.
                 last_one = gain < self._least_lost and len(front) == TRIES and not self._left_over
                 return Outcome.NOBODY_TAKES if too_little or last_one else Outcome.DONE
-        served = self._serve(self._draft.job(key), gain, wanted)
+        served = self._serve(state, gain, wanted)
         if served is None and state.rank is None:
             # Nobody's loss is small enough for it, and no other gains more than it does.
             return Outcome.NOBODY_TAKES
@@ -430,27 +430,27 @@ class OtherJobs:
         if lower is not None:
             heapq.heappush(self._losses, lower)
 
-    def _serve(self, taker: JobDraft, gain: float, wanted: int) -> bool | None:
-        """Make room for the taker's next step; False if no giver can, None if all lose too much."""
-        state, ranked = taker.state, taker.state.rank is not None
-        queue, gap, reached = taker.job.queue, state.policy.rebalance.gap, False
+    def _serve(self, state: JobState, gain: float, wanted: int) -> bool | None:
+        """Make room for a job's next step; False if no giver can, None if all lose too much."""
+        ranked, front = state.rank is not None, self._front
+        queue, gap, reached = state.job.queue, state.policy.rebalance.gap, False
         alone, pause, created = gain / state.weight, state.pause, state.created
         for nth in range(TRIES):
-            giver = self._giver(nth)
+            giver = front[nth] if nth < len(front) else self._giver(nth)
             if giver is None:
                 return False if nth else None
             most = gain / max(gap, giver.gap)
             if not ranked and most < giver.key.loss:
                 return False if nth else None
             mine = giver.state.job.queue == queue
-            may = self._outranks(taker, giver) if ranked else mine or most >= giver.cost
+            may = self._outranks(state, giver) if ranked else mine or most >= giver.cost
             reached = reached or may or mine
             if not may or giver.state is state:
                 continue
             lasts = max(LASTS, self._moves.seconds - max(created, giver.state.created))
             if (alone * giver.gpus - giver.lost) * lasts < pause + giver.pause:
                 continue
-            donor = self._draft.job(giver.key.job)
+            donor, taker = self._draft.job(giver.key.job), self._draft.job(state.job.key)
             for leaving in self._choices(donor, taker, giver.workers):
                 if self._place(taker, donor, leaving, wanted):
                     self._look_again(donor)
@@ -460,8 +460,8 @@ class OtherJobs:
         return False
 
     @staticmethod
-    def _outranks(taker: JobDraft, giver: Giver) -> bool:
-        mine, its = taker.state.rank, giver.state.rank
+    def _outranks(taker: JobState, giver: Giver) -> bool:
+        mine, its = taker.rank, giver.state.rank
         same = taker.job.queue == giver.state.job.queue
         return same and mine is not None and its is not None and mine < its
 

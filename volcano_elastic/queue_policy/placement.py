@@ -170,9 +170,8 @@ class ClaimPlacement:
         resources = self._draft.cluster.dimensions.names
         needed = [i for i, n in enumerate(claim.request) if n > 0 and resources[i] != PODS]
         gangs = [key for key, gang in self._draft.cluster.gangs.items() if gang.gives(needed)]
-        if not gangs:
-            return ""
-        return f"; surplus of {names(sorted(gangs), full=True)} is Volcano's to evict"
+        whose = names(sorted(gangs), full=True)
+        return f"; surplus of {whose} is Volcano's to evict" if gangs else ""
 
     def _attempt(self, attempt: _Attempt, move: bool) -> bool:
         claim, mark = attempt.claim, self._draft.journal.mark()

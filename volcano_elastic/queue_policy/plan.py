@@ -312,8 +312,8 @@ class _Planning:
     def _decision(self, draft: JobDraft, turns: Mapping[str, int]) -> Decision:
         job = draft.job
         reason = draft.reason or Reason.GREW_INTO_IDLE
-        helped_in_turn = sorted(turns.keys() & draft.served, key=turns.__getitem__)
-        helped = [self._claims.served[key] for key in helped_in_turn]
+        helped = [self._claims.served[key] for key in draft.served if key in turns]
+        helped.sort(key=lambda claim: turns[claim.key])
         if draft.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
             for_pods = bool(helped) and all(claim.pod is not None for claim in helped)
             reason = Reason.SHRUNK_FOR_POD if for_pods else Reason.SHRUNK_FOR_MINIMUM

@@ -193,8 +193,8 @@ class VictimSearch:
         if won <= 0 or not state.gives_way(request.priority):
             return None
         cost, won = 0 if job.unit_remainder else state.unit, min(need, won)
-        per_slot, least = cost / won, queue.least_surplus.least_cost(shape, need)
-        if (per_slot, cost) != least[:2]:
+        per_slot, least = cost / won, queue.least_cost(shape, need)
+        if per_slot != least[0] or cost != least[1]:
             return None
         protected, running, surplus, last, _, pod, _ = first
         rank = Rank(per_slot, cost, protected, running, OWN.right, OWN.share, surplus, last)
@@ -208,7 +208,11 @@ class VictimSearch:
         while heap:
             first, key = heap[0], heap[0].job
             job = self._draft.jobs.get(key)
-            now = self._draft.cluster.jobs[key].first_victim if job is None else job.first_victim()
+            if job is None:
+                now = self._draft.cluster.jobs[key].first_victim
+            else:
+                # Once that pod has left a bound will do until the job stands in front again.
+                now = job.first_victim(first if first.pod and first.pod not in job.bound else None)
             if now == first:
                 return first
             if now is None:
@@ -226,15 +230,15 @@ class VictimSearch:
                 if (*least.least_cost(shape, need), 1) <= rank[:5]:
                     found = found.union(names)
             self._cheaper_than[asked] = None if 2 * len(found) > len(cluster.queues) else found
-        if among := self._cheaper_than[asked]:
+        among = self._cheaper_than[asked]
+        if among:
             # Mostly the few pods that cost less have left by now.
             for queue in map(cluster.queues.__getitem__, among):
-                first, least = self._first_victim(queue), queue.least_surplus
-                cost = least.least_cost(shape, need)[:2]
+                first, cost = self._first_victim(queue), queue.least_cost(shape, need)[:2]
                 if first is None or (*cost, first.protected, first.running, 1) > rank[:5]:
                     among -= {queue.name}
             self._cheaper_than[asked] = among
-        return self._cheaper_than[asked]
+        return among
 
     def _ranking(self, request: VictimRequest) -> BestFirst[int]:
         """The nodes that may have an option for the request."""

@@ -37,6 +37,8 @@ class SimulatedJob:
         self.only = only
         """Names of the nodes that it may go to; None: any."""
         self.job = job
+        self.kind = trace.each, trace.queue, only
+        """Jobs of one kind find the same room."""
         self.place = trace.submit, job.key
         """In the scheduler's order: oldest first."""
         self.pods: dict[int, Pod] = {}

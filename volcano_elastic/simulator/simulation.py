@@ -316,12 +316,17 @@ class _Simulation:
         candidates = self._waiting if self._released or fifo else self._untried
         waiting = sorted(candidates.values(), key=attrgetter("place"))
         self._released, self._untried = False, {}
+        rooms: dict[tuple[object, ...], int] = {}
         for simulated in waiting:
             short = simulated.job.min - simulated.bound
             if short <= 0:
                 continue
-            if short <= self._room(simulated):
+            room = rooms.get(simulated.kind)
+            if room is None:
+                room = rooms[simulated.kind] = self._room(simulated)
+            if short <= room:
                 self._bind_pods(simulated, short)
+                rooms.clear()
             elif fifo:
                 return
         for simulated in waiting:
