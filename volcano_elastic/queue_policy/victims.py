@@ -4,9 +4,6 @@ An option is a smallest set of pods of one node that makes room there for one po
 ranked by what their options cost at least, which follows from how many pods must leave there and
 whose they are at best; only for those in front the option itself is looked for. What is known of a
 node's surplus before the plan is kept with the node; pods that leave only make it less.
-
-Mostly nodes need not be compared: the pod of the claim's own queue that leaves first makes the
-room, and no queue has one that costs less.
 """
 
 from __future__ import annotations
@@ -71,6 +68,8 @@ class VictimSearch:
         self._seen_nodes = self._seen_queues = 0
         self._cheaper_than: dict[tuple[object, ...], frozenset[str] | None] = {}
         """Queues that may have a pod of less than a rank for a shape, to which none is added."""
+        self._at_first: dict[frozenset[str] | None, frozenset[str]] = {}
+        """By those that are left: as many as there were, whose nodes are ranked once for all."""
         self._first_victims: dict[str, list[FirstVictim]] = {}
         """Those of each queue's jobs, as a heap: bounds, or of before a change of the plan."""
         draft.at_end.append(self._first_victims.clear)
@@ -233,16 +232,18 @@ class VictimSearch:
         among = self._cheaper_than[asked]
         if among:
             # Mostly the few pods that cost less have left by now.
+            found = self._at_first.get(among, among)
             for queue in map(cluster.queues.__getitem__, among):
                 first, cost = self._first_victim(queue), queue.least_cost(shape, need)[:2]
                 if first is None or (*cost, first.protected, first.running, 1) > rank[:5]:
                     among -= {queue.name}
-            self._cheaper_than[asked] = among
+            self._cheaper_than[asked], self._at_first[among] = among, found
         return among
 
     def _ranking(self, request: VictimRequest) -> BestFirst[int]:
         """The nodes that may have an option for the request."""
         self._note_cheaper()
+        request = request._replace(among=self._at_first.get(request.among, request.among))
         candidates, cheaper = self._candidates.get(request), self._cheaper
         if candidates is None:
             places = self._places(request)
