@@ -66,7 +66,7 @@ class VictimSearch:
         self._cheaper: list[int] = []
         """Nodes whose options may have become cheaper, one after the other."""
         self._seen_nodes = self._seen_queues = 0
-        self._cheaper_than: dict[tuple[object, ...], frozenset[str] | None] = {}
+        self._cheaper_than: dict[tuple[object, ...], frozenset[str]] = {}
         """Queues that may have a pod of less than a rank for a shape, to which none is added."""
         self._at_first: dict[frozenset[str] | None, frozenset[str]] = {}
         """By those that are left: as many as there were, whose nodes are ranked once for all."""
@@ -151,7 +151,7 @@ class VictimSearch:
 
     def _first(self, request: VictimRequest) -> Option | None:
         own = self._at_once(request)
-        among = None if own is None else self._few_cheaper(own.rank, request)
+        among = None if own is None else self._cheaper_queues(own.rank, request)
         if own is not None and among is not None:
             # Other pods of its own queue cost no less, nor do they together with others'.
             if among <= {request.queue}:
@@ -165,8 +165,8 @@ class VictimSearch:
         if not self._apart(request):
             return found
         if found is not None and among is None:
-            among = self._few_cheaper(found.rank, request)
-            if among is not None and not among:
+            among = self._cheaper_queues(found.rank, request)
+            if not among:
                 return found
         # Where its queue has no surplus, all claims see the same.
         others = self._ranking(request._replace(queue=NOBODY, among=among))
@@ -220,15 +220,15 @@ class VictimSearch:
                 heapq.heapreplace(heap, now)
         return None
 
-    def _few_cheaper(self, rank: Rank, request: VictimRequest) -> frozenset[str] | None:
-        """Queues of which a pod might leave for another's claim at less than this; None: most."""
+    def _cheaper_queues(self, rank: Rank, request: VictimRequest) -> frozenset[str]:
+        """Queues of which a pod might leave for another's claim at less than this."""
         shape, need, cluster = request.shape, request.need, self._draft.cluster
         asked, found = (rank[:5], shape, need), frozenset[str]()
         if asked not in self._cheaper_than:
             for least, names in cluster.least_surplus.items():
                 if (*least.least_cost(shape, need), 1) <= rank[:5]:
                     found = found.union(names)
-            self._cheaper_than[asked] = None if 2 * len(found) > len(cluster.queues) else found
+            self._cheaper_than[asked] = found
         among = self._cheaper_than[asked]
         if among:
             # Mostly the few pods that cost less have left by now.
