@@ -231,7 +231,8 @@ def test_steps_wait_only_for_who_comes_no_nearer_by_itself() -> None:
     behind = Course(GB, 1.0, 0.0, 1, 1, missed=False, behind=5, step_seconds=1.0)
     assert wait_seconds(replace(behind, replay_seconds=0.4)) == 0.0
     assert wait_seconds(replace(behind, replay_seconds=0.8)) == 2 * 0.8 - 1.0
-    assert wait_seconds(replace(behind, replay_seconds=9.0)) == MOST_WAIT
+    assert wait_seconds(replace(behind, replay_seconds=2.9)) == MOST_WAIT
+    assert wait_seconds(replace(behind, replay_seconds=3.0)) == 0.0, "it would come no nearer"
     many = replace(behind, staying=63)
     assert wait_seconds(replace(many, replay_seconds=0.8)) == 0.0
     assert wait_seconds(replace(many, replay_seconds=0.8), full=True) == MOST_WAIT

@@ -149,4 +149,6 @@ def wait_seconds(course: Course, *, full: bool = False) -> float:
     replay, step = course.replay_seconds, course.step_seconds
     if not course.behind or not replay or course.staying * step > course.nodes * replay:
         return 0.0
+    if (1 + MOST_WAIT) * step <= replay:
+        return 0.0  # it comes no nearer, however long each waits
     return min(most, max(0.0, 2 * replay - step))
