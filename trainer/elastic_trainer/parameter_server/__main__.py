@@ -102,9 +102,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def _seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
-        if 0 < float(text) < math.inf:
+        if 0 <= float(text) < math.inf:
             return float(text)
-    raise argparse.ArgumentTypeError(f"expected seconds, more than 0, found {text!r}")
+    raise argparse.ArgumentTypeError(f"expected seconds, 0 for never, found {text!r}")
 
 
 def _port(text: str) -> int | None:
