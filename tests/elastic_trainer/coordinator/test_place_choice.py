@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from elastic_trainer.agent.held_parts import held_parts
 from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.places import choose_places
-from elastic_trainer.protocol.message import Join, StatePart, WorkersFailed
+from elastic_trainer.protocol.message import (
+    FenceAsk,
+    Fenced,
+    FenceReply,
+    FenceStop,
+    Hello,
+    Join,
+    Leave,
+    StatePart,
+    WorkersFailed,
+)
+from elastic_trainer.store.slot import Label
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,6 +109,43 @@ def test_newcomers_come_after_those_with_the_state() -> None:
     agents = [waiting(0, holds=0), waiting(1, part), waiting(2, part)]
     assert choose_places(agents, 2) == agents[1:]
     assert choose_places(agents, 2, {"a0"}) == agents[:2]
+
+
+def test_the_first_ones_have_a_place_where_they_hold_all() -> None:
+    held = [(0, 1), (2, 3), (0,), (1,), (2,)]
+    agents = [waiting(n, *(StatePart(1, 4, "s", i, 4) for i in one)) for n, one in enumerate(held)]
+    old = tuple(StatePart(1, 3, "s", number, 2) for number in (0, 1))
+    agents[2:4] = [replace(agents[2], parts=(*agents[2].parts, old[0])), waiting(3, *old)]
+    assert choose_places(agents, 2) == agents[:2]
+
+
+def test_what_was_told_before_a_round_counts_no_more_after_its_fence() -> None:
+    """Those who were promised a place have it, with all that was given to them at the fence."""
+    job = ShardedJob(min_nodes=2, max_nodes=4, node_unit=2)
+    held = mirrored(4, 1, 4)
+    for index in range(4):
+        hello = Hello(f"a{index}", index, f"10.0.0.{index}")
+        job.say(f"a{index}", hello, Join(5000 + index, parts=held[index]))
+    job.pass_time(5.0)
+    assert job.members() == ["a0", "a1", "a2", "a3"]
+    job.linking(0, 1, 2, 3)
+    job.say("a3", Leave())
+    fence = job.last("a0", FenceAsk).fence
+    for index in range(4):
+        job.say(f"a{index}", FenceReply(fence, 3))
+    for index in range(4):
+        stop = job.last(f"a{index}", FenceStop)
+        job.say(f"a{index}", Fenced(stop.fence, 4, store_port=6000 + index))
+    assert job.members() == ["a0", "a1"] and not job.stepless
+
+
+def test_of_each_training_the_newest_parts_are_told() -> None:
+    def label(training: str, run: int, step: int) -> Label:
+        return Label(training, run, step, 0, 2, True, 0, 0, part=0, parts=2)
+
+    stale = [label("old", 50, step) for step in (10, 11, 12)]
+    told = held_parts([*stale, label("new", 3, 5), label("new", 3, 6), label("new", 3, 4)])
+    assert [(part.run, part.step) for part in told] == [(3, 5), (3, 6), (50, 11), (50, 12)]
 
 
 @pytest.mark.parametrize(("lost", "placed"), [(0, [1, 3]), (1, [0, 2]), (2, [1, 3]), (3, [0, 2])])

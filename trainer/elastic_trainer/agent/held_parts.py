@@ -10,14 +10,19 @@ from elastic_trainer.protocol.message import StatePart
 from elastic_trainer.store.slot import Label
 
 KEPT_STATES = 2
-"""The newest states whose parts are told; slots may still hold parts of older ones."""
+"""The newest states of a training whose parts are told; slots may hold parts of older ones."""
 
 
 def held_parts(labels: Iterable[Label]) -> tuple[StatePart, ...]:
-    """Return the parts that these slots hold, each once, of the newest states."""
-    found = {_part(label) for label in labels if label.sharded}
-    newest = sorted({(part.run, part.step) for part in found})[-KEPT_STATES:]
-    kept = [part for part in found if (part.run, part.step) in newest]
+    """Return the parts that these slots hold, each once, of each training's newest states."""
+    trainings: dict[str, list[Label]] = {}
+    for label in labels:
+        if label.sharded:
+            trainings.setdefault(label.training, []).append(label)
+    kept: set[StatePart] = set()
+    for found in trainings.values():
+        newest = sorted({label.identity for label in found})[-KEPT_STATES:]
+        kept.update(_part(label) for label in found if label.identity in newest)
     return tuple(sorted(kept, key=lambda part: (part.run, part.step, part.state, part.number)))
 
 

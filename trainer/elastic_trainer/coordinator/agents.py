@@ -71,7 +71,8 @@ class Agent:
     sharded: bool = False
     """Each of them has a part of it that others may not have."""
     parts: tuple[StatePart, ...] = ()
-    """Parts of sharded states in its node's memory, as it asked for a round last."""
+    """Parts of sharded states in its node's memory, told as it asked for a round since its last
+    one; none after a fence, at which those with a place in the next round got all."""
     step_seconds: float = 0.0
     """A long one of its workers' recent steps, see agent/step_times.py; 0: not known."""
     reached: Reached | None = None

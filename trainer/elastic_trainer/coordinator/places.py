@@ -23,9 +23,9 @@ def choose_places(
     """Return so many of these agents, in their order.
 
     They are those that together hold the newest sharded state whose parts are all in the memory of
-    the agents, where so few can; else the first ones. First come those that were promised a place
-    at a fence, as memory there holds what storage may not have; then those that have the state, or
-    rows, and stay, those that have such and leave, and all others.
+    the agents, where so few can; else, and where they do, the first ones. First come those that
+    were promised a place at a fence, as memory there holds what storage may not have; then those
+    that have the state, or rows, and stay, those that have such and leave, and all others.
 
     Args:
         promised: names of agents.
@@ -39,7 +39,9 @@ def choose_places(
 
     found = sorted(sorted(agents, key=lambda agent: agent.order), key=precedence)
     chosen = None
-    if size < len(found) and any(agent.parts for agent in found):
+    # Who came from a fence told of nothing: it was given there what it is to have.
+    told = all(agent.parts for agent in found if agent.agent in promised)
+    if told and size < len(found) and any(agent.parts for agent in found):
         tries = (_keep_whole(found, size, one, precedence) for one in _whole_states(found))
         chosen = next((one for one in tries if one is not None), None)
     return sorted(chosen or found[:size], key=lambda agent: agent.order)
@@ -65,6 +67,9 @@ def _keep_whole(
     held = {
         agent.agent: {part.number for part in agent.parts if _of(part) == state} for agent in agents
     }
+    first = agents[:size]
+    if len(set().union(*(held[agent.agent] for agent in first))) == state[3]:
+        return list(first)
     copies = Counter(number for numbers in held.values() for number in numbers)
     last_first = sorted(agents, key=lambda agent: agent.order, reverse=True)
     cuts = (n for n, one in enumerate(last_first) if any(copies[p] == 1 for p in held[one.agent]))

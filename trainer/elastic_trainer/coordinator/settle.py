@@ -277,6 +277,7 @@ def _form(draft: Draft, chosen: list[Agent], *, stepless: bool = False) -> None:
             expected=False,
             gives_state=False,
             holds=number if agent.holds else 0,
+            parts=(),
             attached=True,
             linked=False,
             finished=False,

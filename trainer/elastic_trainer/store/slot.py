@@ -420,8 +420,10 @@ class Slots:
 
 def find_labels(folder: Path) -> list[Label]:
     """Return the labels of all slots of an agent's folder, without mapping or verifying any."""
-    found = []
-    for path in sorted(folder.glob("*-*-*")):
+    found, paths = [], list[Path]()
+    with contextlib.suppress(OSError):
+        paths = sorted(folder.glob("*-*-*"))
+    for path in paths:
         with contextlib.suppress(OSError), path.open("rb") as file:
             found.append(_label(file.read(SEAL)))
     return [label for label in found if label is not None]
