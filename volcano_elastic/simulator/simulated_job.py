@@ -66,7 +66,8 @@ class SimulatedJob:
         return len(self.pods) - self.bound
 
     def begin_with(self, pods: Iterable[Pod]) -> None:
-        """Take over the pods that it has when the simulation begins."""
+        """Take over the pods, and the worker-hours, that it has when the simulation begins."""
+        self.held = 3600 * self.job.gpu_hours
         for pod in pods:
             self._put(pod)
         self.bound = sum(pod.node is not None for pod in self.pods.values())
