@@ -29,9 +29,11 @@ class SimulatedJob:
         *,
         young_hours: float = math.inf,
     ) -> None:
-        """
-        everybody: all pods of the cluster by uid, to which its own are added.
-        young_hours: worker-hours after which the planner takes it for old, however many more.
+        """Make it without pods.
+
+        Args:
+            everybody: all pods of the cluster by uid, to which its own are added.
+            young_hours: worker-hours after which the planner takes it for old, however many more.
         """
         self.trace = trace
         self.only = only

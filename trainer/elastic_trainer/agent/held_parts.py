@@ -23,7 +23,7 @@ def held_parts(labels: Iterable[Label]) -> tuple[StatePart, ...]:
     for found in trainings.values():
         newest = sorted({label.identity for label in found})[-KEPT_STATES:]
         kept.update(_part(label) for label in found if label.identity in newest)
-    return tuple(sorted(kept, key=lambda part: (part.run, part.step, part.state, part.number)))
+    return tuple(sorted(kept))
 
 
 def _part(label: Label) -> StatePart:

@@ -108,18 +108,14 @@ class KnownServers:
         """Ask all at once; return the reply of each, None where nothing was done. A server that
         doesn't know this worker is told of it, and asked again."""
         seconds = FILE_SECONDS if method in ("Save", "Load") else self._seconds
-
-        def begin(address: str, request: Any) -> Any:
-            call = getattr(self.stub(address), method)
-            return call.future(request, timeout=seconds, metadata=self.metadata)
-
-        calls = [begin(address, request) for address, request in requests]
+        calls = [self._begin(method, *one, seconds) for one in requests]
         found: list[Any] = []
         for (address, request), call in zip(requests, calls, strict=True):
             reply = self._answer(address, call)
             if reply is not None and method not in ("Save", "Open"):
                 if reply.verdict == messages.NOT_OPEN and self._open(address):
-                    reply = self._answer(address, begin(address, request))
+                    again = self._begin(method, address, request, seconds)
+                    reply = self._answer(address, again)
                 if reply is not None and reply.verdict != messages.DONE:
                     self.why = f"{address} says {messages.Verdict.Name(reply.verdict)}"
                     reply = None
@@ -127,13 +123,15 @@ class KnownServers:
         return found
 
     def _open(self, address: str) -> bool:
-        call = self.stub(address).Open.future(
-            self._describe(), timeout=self._seconds, metadata=self.metadata
-        )
+        call = self._begin("Open", address, self._describe(), self._seconds)
         reply = self._answer(address, call)
         if reply is not None:
             self._opened(reply)
         return reply is not None
+
+    def _begin(self, method: str, address: str, request: Any, seconds: float) -> Any:
+        call = getattr(self.stub(address), method)
+        return call.future(request, timeout=seconds, metadata=self.metadata)
 
     def _answer(self, address: str, call: Any) -> Any:
         """Return the reply; None, with `why`, where there is none."""

@@ -210,9 +210,10 @@ class Whole:
     encoded_electorate: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class StatePart:
-    """A part of a sharded state in a node's memory; coordinator.proto has the fields' meaning."""
+    """A part of a sharded state in a node's memory; coordinator.proto has the fields' meaning. Of
+    two the one of the newer state is the greater."""
 
     run: int = 0
     step: int = 0
