@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.queue_policy.test_plan_properties import calm, size_after, snapshots
+from tests.queue_policy.random_snapshots import BAD, with_bad_nodes
+from tests.queue_policy.test_plan_properties import calm, size_after
 from tests.queue_policy.world import (
     NOW,
     applied,
@@ -27,8 +27,6 @@ from volcano_elastic.api.queue_policy import LeaveNodes, Mode, Nodes
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Requirement, Snapshot
-
-BAD = "is tainted example.com/broken"
 
 
 def avoiding(name: str, least: int, most: int, size: int, *excluded: str, **more: object):  # type: ignore[no-untyped-def]
@@ -133,21 +131,6 @@ def test_a_second_pod_waits_until_the_first_has_its_place() -> None:
     there = [pod(a, 0, "n1"), pod(a, 1, "n2"), pod(a, 2, None, age=1)]
     leaving = pod(a, 3, "n2", terminating=True, leaves_by=NOW + timedelta(seconds=20))
     assert not plan(world(nodes, [a], [*there, leaving]), NOW).decisions
-
-
-@st.composite
-def with_bad_nodes(draw):  # type: ignore[no-untyped-def]
-    """Any state, in which some nodes are to be left by all jobs, or by one."""
-    found: Snapshot = draw(snapshots())
-    names = [n.name for n in found.nodes]
-    left = draw(st.sets(st.sampled_from(names)))
-    nodes = tuple(replace(n, leave=BAD if n.name in left else "") for n in found.nodes)
-    jobs = []
-    for one in found.jobs:
-        own = tuple(sorted(draw(st.sets(st.sampled_from(names), max_size=1))))
-        term = tuple(Requirement("metadata.name", "NotIn", (n,), of_field=True) for n in own)
-        jobs.append(replace(one, excluded=own, node_affinity=(term,) if own else ()))
-    return replace(found, nodes=nodes, jobs=tuple(jobs))
 
 
 def bad_pods(snapshot: Snapshot, key: str) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
@@ -12,25 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.queue_policy.test_plan_properties import size_after, snapshots
-from tests.queue_policy.world import GPU, NOW, applied, gpus, settled
+from tests.queue_policy.random_snapshots import everything
+from tests.queue_policy.test_plan_properties import size_after
+from tests.queue_policy.world import GPU, NOW, applied, settled
 from volcano_elastic.api.queue_policy import (
-    ForOtherQueues,
-    Grow,
-    Headroom,
     Mode,
-    Order,
     QueuePolicy,
-    Rebalance,
-    Shrink,
-    Step,
-    Surplus,
     effective,
 )
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.snapshot.snapshot import Job, Memory, Queue, Snapshot, Unplaced
+from volcano_elastic.snapshot.snapshot import Job, Snapshot
 
 # PLANNER_EXAMPLES: as in test_plan_properties.
 thorough = settings(
@@ -38,84 +30,6 @@ thorough = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-
-
-@st.composite
-def everything(draw: Callable[..., object]) -> Snapshot:
-    """A cluster with policies, a tree of queues or weights, measured speeds, scalers, memory."""
-    snapshot = draw(snapshots())
-    assert isinstance(snapshot, Snapshot)
-    chance = draw(st.randoms(use_true_random=False))
-    assert isinstance(chance, Random)
-    queues = [
-        replace(
-            queue,
-            weight=chance.randint(1, 3),
-            parent="tree" if chance.random() < 0.4 else None,
-            open=chance.random() < 0.95,
-        )
-        for queue in snapshot.queues
-    ]
-    if any(queue.parent for queue in queues):
-        limit = gpus(chance.randint(2, 12)) if chance.random() < 0.5 else None
-        queues.append(Queue("tree", capability=limit))
-    policies = tuple(
-        QueuePolicy(
-            queue.name,
-            name=queue.name,
-            mode=chance.choice([Mode.ACTIVE] * 5 + list(Mode)),
-            surplus=Surplus(
-                order=chance.choice(list(Order)),
-                min_efficiency=chance.choice([0.0, 0.5, 0.9]),
-                step=chance.choice(list(Step)),
-                max_per_job=chance.choice([None, None, 2]),
-            ),
-            grow=Grow(
-                cooldown=timedelta(seconds=chance.choice([0, 60])),
-                max_step=chance.choice([None, None, 2]),
-            ),
-            shrink=Shrink(
-                protect=timedelta(seconds=chance.choice([0, 0, 40])),
-                for_other_queues=chance.choice(list(ForOtherQueues)),
-            ),
-            rebalance=Rebalance(
-                gap=chance.choice([0, 1, 1.5]), cooldown=timedelta(seconds=chance.choice([0, 60]))
-            ),
-            borrowing_limit=chance.choice([None, None, 2000]),
-            headroom=chance.choice([Headroom(), Headroom(), Headroom(1000), Headroom(None, 25)]),
-        )
-        for queue in snapshot.queues
-        if chance.random() < 0.7
-    )
-    jobs = tuple(_varied(job, chance) for job in snapshot.jobs)
-    unplaced = {
-        job.key: Unplaced(NOW - timedelta(seconds=chance.randint(0, 200)), chance.randint(1, 3))
-        for job in jobs
-        if chance.random() < 0.1
-    }
-    return replace(
-        snapshot,
-        queues=tuple(queues),
-        policies=policies,
-        jobs=jobs,
-        proportion=chance.random() < 0.3 and all(queue.parent is None for queue in queues),
-        memory=Memory(unplaced=unplaced),
-    )
-
-
-def _varied(job: Job, chance: Random) -> Job:
-    sizes = [size for size in range(1, job.max + 1) if chance.random() < 0.3]
-    return replace(
-        job,
-        speeds={size: size**0.8 * chance.uniform(0.8, 1.1) for size in sizes},
-        scaler=chance.choice(["volcano"] * 6 + ["none", "hpa"]),
-        replicas=chance.choice([None, job.min, job.max]),
-        unmodelled="" if chance.random() < 0.95 else "resourceClaims",
-        gpu_hours=chance.choice([0.0, 100.0]),
-        created=job.created - timedelta(hours=chance.randint(0, 3)),
-        last_reason=chance.choice([None, None, Reason.REBALANCED, Reason.SURPLUS_UNPLACED]),
-        pause=timedelta(seconds=chance.choice([1, 30])),
-    )
 
 
 def policy_of(snapshot: Snapshot, job: Job) -> QueuePolicy:

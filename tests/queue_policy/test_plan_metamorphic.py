@@ -7,8 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.queue_policy.test_plan_everything import everything, thorough
-from tests.queue_policy.test_plan_properties import size_after, snapshots
+from tests.queue_policy.random_snapshots import everything, snapshots
+from tests.queue_policy.test_plan_everything import thorough
+from tests.queue_policy.test_plan_properties import size_after
 from tests.queue_policy.world import GPU, NOW, gpus, node
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import Planner, plan

@@ -3,18 +3,17 @@ surplus of no higher priority leaves for them, and nothing but surplus."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from random import Random
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.queue_policy.test_plan_everything import active, everything, policy_of, thorough
+from tests.queue_policy.random_snapshots import with_pods
+from tests.queue_policy.test_plan_everything import active, policy_of, thorough
 from tests.queue_policy.world import (
     EIGHT,
     NOW,
+    WEB,
     applied,
     by_job,
     gpus,
@@ -24,6 +23,7 @@ from tests.queue_policy.world import (
     pods,
     ruled,
     seconds,
+    web,
     world,
 )
 from volcano_elastic.api.queue_policy import ForOtherQueues, ForPods, Mode, Shrink
@@ -31,21 +31,7 @@ from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.plan import Planner, plan
 from volcano_elastic.snapshot.snapshot import Gang, Pod, Queue, Snapshot
 
-WEB = "ReplicaSet shop/web-5d9"
 FULL = job("a", 1, 8, 8, cooldown=seconds(0))
-
-
-def web(number: int, size: int = 1, **more: object) -> Pod:
-    made = Pod(
-        key=f"shop/web-5d9-{number}",
-        uid=f"web-{number}",
-        requests=gpus(size),
-        scheduler="default-scheduler",
-        owner=WEB,
-        created=NOW - seconds(1),
-        unschedulable_since=NOW - seconds(1),
-    )
-    return replace(made, **more)  # type: ignore[arg-type]
 
 
 def beside(*asking: Pod, size: int = 8, **more: object) -> Snapshot:
@@ -233,22 +219,6 @@ def test_of_a_podgroup_that_volcano_made_for_a_deployment_every_pod_counts() -> 
     assert (decision.new, decision.reason) == (6, Reason.SHRUNK_FOR_POD)
     elastic = replace(later, gangs=(replace(gang, loose=False),))
     assert plan(elastic, NOW).decisions == (), "the surplus of a vcjob"
-
-
-@st.composite
-def with_pods(draw: Callable[..., object]) -> Snapshot:
-    snapshot, seed = draw(everything()), draw(st.integers(0, 1 << 30))
-    assert isinstance(snapshot, Snapshot) and isinstance(seed, int)
-    chance = Random(seed)
-    asking = tuple(
-        web(i, chance.choice([1, 1, 2]), priority=chance.choice([-1, 0, 1, 2]))
-        for i in range(chance.randint(1, 4))
-    )
-    policies = tuple(
-        replace(p, shrink=replace(p.shrink, for_pods=chance.choice(list(ForPods))))
-        for p in snapshot.policies
-    )
-    return replace(snapshot, pods=(*snapshot.pods, *asking), policies=policies)
 
 
 @thorough

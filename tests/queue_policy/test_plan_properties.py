@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
 
@@ -11,96 +10,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.queue_policy.world import GPU, NOW, applied, gpus, job, node, pod, pods, settled, world
+from tests.queue_policy.random_snapshots import snapshots
+from tests.queue_policy.world import GPU, NOW, applied, job, node, pod, pods, settled, world
 from volcano_elastic.cluster_state.job_pods import eviction_order, goes_on_without_first
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.snapshot.snapshot import Job, Pod, Queue, Snapshot
+from volcano_elastic.snapshot.snapshot import Job, Pod, Snapshot
 
 # PLANNER_EXAMPLES=5000 for the long form, of the other property tests of the planner too.
 calm = settings(max_examples=int(os.environ.get("PLANNER_EXAMPLES", examples(150))), deadline=None)
-
-
-@st.composite
-def snapshots(draw: Callable[..., object], mixed: bool = True, units: bool = True) -> Snapshot:
-    """Any state the cluster may be found in; `mixed`: pods of 1 and 2 GPUs, zones, two queues;
-    `units`: some jobs change size by two pods at a time."""
-
-    def number(least: int, most: int) -> int:
-        value = draw(st.integers(least, most))
-        assert isinstance(value, int)
-        return value
-
-    nodes = [
-        node(
-            f"n{i}",
-            number(1, 4),
-            labels={"zone": "x" if mixed and number(0, 1) else "y"},
-            ready=number(0, 9) > 0,
-        )
-        for i in range(number(1, 4))
-    ]
-    free = {n.name: n.allocatable[GPU] // 1000 for n in nodes}
-    zone = {n.name: n.labels["zone"] for n in nodes}
-    queues = [Queue("default")]
-    if mixed and number(0, 1):
-        limited = gpus(number(2, 8)) if number(0, 1) else None
-        queues = [
-            Queue("default", deserved=gpus(number(0, 4))),
-            Queue(
-                "other",
-                capability=limited,
-                guarantee=gpus(number(0, 2)),
-            ),
-        ]
-    jobs: list[Job] = []
-    found: list[Pod] = []
-    for i in range(number(1, 5)):
-        unit = 2 if units and number(0, 4) == 0 else 1
-        least = unit * number(1, 2)
-        most = least + unit * number(0, 4)
-        desired = least + unit * number(0, (most - least) // unit)
-        made = job(
-            f"j{i}",
-            least,
-            most,
-            desired,
-            node_unit=unit,
-            queue=queues[number(0, len(queues) - 1)].name,
-            priority=number(0, 1),
-            created=NOW - timedelta(minutes=number(1, 3)),
-            pod_requests=gpus(2 if mixed and number(0, 2) == 0 else 1),
-            node_selector={"zone": "x"} if mixed and number(0, 4) == 0 else {},
-            cooldown=timedelta(seconds=60 * number(0, 1)),
-            last_scale=NOW - timedelta(seconds=number(0, 90)) if number(0, 1) else None,
-            needs_first=number(0, 1) > 0,
-        )
-        jobs.append(made)
-        size = made.pod_requests[GPU] // 1000
-        started = number(0, 3) > 0
-        for index in range(desired + number(0, 1) if started else 0):
-            names = sorted(
-                n
-                for n, room in free.items()
-                if room >= size and (not made.node_selector or zone[n] == "x")
-            )
-            where = names[number(0, len(names) - 1)] if names and number(0, 7) else None
-            if where is not None:
-                free[where] -= size
-            elif number(0, 1):
-                continue
-            found.append(
-                pod(
-                    made,
-                    index,
-                    where,
-                    age=number(0, 60),
-                    running=where is not None and number(0, 3) > 0,
-                    terminating=where is not None and number(0, 5) == 0,
-                )
-            )
-    return world(nodes, jobs, found, queues=tuple(queues))
 
 
 def beyond_desired(alive: list[Pod], owner: Job) -> list[Pod]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from random import Random
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.queue_policy.test_plan_everything import active, everything, thorough
+from tests.queue_policy.random_snapshots import with_quotas
+from tests.queue_policy.test_plan_everything import active, thorough
 from tests.queue_policy.test_plan_properties import beyond_desired
 from tests.queue_policy.world import (
     EIGHT,
@@ -23,6 +21,7 @@ from tests.queue_policy.world import (
     new_size,
     pod,
     pods,
+    quota,
     seconds,
     world,
 )
@@ -37,10 +36,6 @@ def within(*quotas: Quota, size: int = 2, rest: tuple[Pod, ...] = ()) -> Snapsho
     a = replace(A, desired=size)
     seen = world(EIGHT, [a], pods(a, *["n1"] * size), rest)
     return replace(seen, quotas=quotas)
-
-
-def quota(name: str, hard: dict[str, int], used: dict[str, int], **more: object) -> Quota:
-    return replace(Quota(name, hard, used), **more)  # type: ignore[arg-type]
 
 
 def test_growth_stays_within_every_quota_of_its_namespace() -> None:
@@ -135,16 +130,6 @@ def test_a_newcomers_master_counts_in_the_quota_too() -> None:
     seen = within(quota("ns/gpus", gpus(4), gpus(4)), size=4)
     new = job("new", 1, 1, created=NOW, master_requests=gpus(1))
     assert new_size(plan(replace(seen, jobs=(*seen.jobs, new)), NOW), "a") == 2
-
-
-@st.composite
-def with_quotas(draw: Callable[..., object]) -> Snapshot:
-    snapshot, seed = draw(everything()), draw(st.integers(0, 1 << 30))
-    assert isinstance(snapshot, Snapshot) and isinstance(seed, int)
-    chance = Random(seed)
-    used = sum(p.requests[GPU] for p in snapshot.pods)
-    hard = used + 1000 * chance.randint(-1, 4)
-    return replace(snapshot, quotas=(quota("ns/gpus", {GPU: hard}, {GPU: used}),))
 
 
 @thorough

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
@@ -10,13 +9,13 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.queue_policy.test_plan_everything import everything, thorough
-from tests.queue_policy.world import NOW, applied, gpus, job, node, pod, pods, settled, world
-from volcano_elastic.api.queue_policy import Headroom, Mode, QueuePolicy
+from tests.queue_policy.random_snapshots import everything, history
+from tests.queue_policy.test_plan_everything import thorough
+from tests.queue_policy.world import NOW, gpus, job, node, pod, pods, world
 from volcano_elastic.cluster_state.reason import NoChange, Reason
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import Planner, plan
-from volcano_elastic.snapshot.snapshot import Gang, Pod, Queue, Snapshot
+from volcano_elastic.snapshot.snapshot import Pod, Queue, Snapshot
 
 STEPS = 8
 
@@ -24,217 +23,14 @@ STEPS = 8
 @thorough
 @given(everything(), st.integers(0, 1 << 30))
 def test_a_planner_that_remembers_says_what_a_new_one_says(snapshot: Snapshot, seed: int) -> None:
-    chance, now, planner = Random(seed), NOW, Planner()
-    for step in range(STEPS):
-        made = planner.plan(snapshot, now)
-        assert made == plan(snapshot, now)
-        if chance.random() < 0.7:
-            snapshot = applied(snapshot, made, now)
-            if chance.random() < 0.5:
-                snapshot = settled(snapshot)
-        else:
-            # Nobody has carried it out.
-            snapshot = replace(snapshot, memory=made.memory)
-        now += timedelta(seconds=chance.choice([0, 1, 6, 20, 61]))
-        for _ in range(chance.choice([0, 1, 1, 2, 4])):
-            snapshot = chance.choice(CHANGES)(snapshot, chance, f"{step}", now)
+    planner = Planner()
 
+    def checked(seen: Snapshot, now: datetime) -> Plan:
+        made = planner.plan(seen, now)
+        assert made == plan(seen, now)
+        return made
 
-def _a_pod_goes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    if not snapshot.pods:
-        return snapshot
-    gone = chance.choice(snapshot.pods)
-    return replace(snapshot, pods=tuple(p for p in snapshot.pods if p is not gone))
-
-
-def _a_pod_changes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    if not snapshot.pods:
-        return snapshot
-    old = chance.choice(snapshot.pods)
-    new = chance.choice(
-        [
-            replace(old, running=not old.running),
-            replace(old, protected=not old.protected),
-            replace(old, terminating=True, leaves_by=now + timedelta(seconds=1)),
-            replace(old, role="Master"),
-            replace(old, node=None, running=False),
-            replace(old, node=chance.choice(snapshot.nodes).name if snapshot.nodes else None),
-            replace(old, requests=gpus(2)),
-            # Another object, the same value.
-            replace(old),
-        ]
-    )
-    return replace(snapshot, pods=tuple(new if p is old else p for p in snapshot.pods))
-
-
-def _a_stranger_comes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    """A pod of another scheduler, of a gang, or of a job that is not planned for."""
-    made = Pod(
-        key=f"ns/stranger-{name}",
-        uid=f"stranger-{name}",
-        requests=gpus(chance.randint(1, 2)),
-        job=chance.choice([None, None, "ns/gone"]),
-        gang=chance.choice([None, "ns/gang"]),
-        node=chance.choice([None, "n0", "elsewhere"]),
-        created=now,
-        priority=chance.choice([0, 0, 1]),
-        unschedulable_since=chance.choice([None, now]),
-    )
-    return replace(snapshot, pods=(*snapshot.pods, made))
-
-
-def _a_gang_comes_or_goes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    if snapshot.gangs:
-        return replace(snapshot, gangs=())
-    queue = chance.choice(snapshot.queues).name if snapshot.queues else "default"
-    gang = Gang("ns/gang", queue, chance.randint(1, 2), now, pod_requests=gpus(1))
-    gang = replace(gang, loose=chance.random() < 0.5)
-    return replace(snapshot, gangs=(gang,))
-
-
-def _a_job_goes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    left = chance.choice(snapshot.jobs) if snapshot.jobs else None
-    return replace(snapshot, jobs=tuple(j for j in snapshot.jobs if j is not left))
-
-
-def _a_job_comes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    queue = chance.choice(snapshot.queues).name if snapshot.queues else "default"
-    least = chance.randint(1, 3)
-    made = job(f"new{name}", least, least + chance.randint(0, 3), queue=queue, created=now)
-    if made.key in {j.key for j in snapshot.jobs}:
-        return snapshot
-    return replace(snapshot, jobs=(*snapshot.jobs, made))
-
-
-def _many_jobs_wait(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    """A few kinds of them, most with their pods; one or two that can't be foreseen."""
-    queues = [queue.name for queue in snapshot.queues] or ["default"]
-    kinds = [(chance.choice(queues), chance.randint(1, 3), chance.choice([0, 1])) for _ in range(3)]
-    jobs, made = list(snapshot.jobs), list(snapshot.pods)
-    known = {j.key for j in jobs}
-    for i in range(chance.randint(4, 12)):
-        queue, least, more = chance.choice(kinds)
-        one = job(
-            f"waits{name}-{i}",
-            least,
-            least + more,
-            queue=queue,
-            created=now - timedelta(seconds=chance.randint(0, 9)),
-            priority=chance.choice([0, 0, 1]),
-            unmodelled=chance.choice([*[""] * 9, "resourceClaims"]),
-            master_requests=chance.choice([None, None, None, gpus(1)]),
-        )
-        if one.key not in known:
-            jobs.append(one)
-            made += pods(one, *[None] * least) if chance.random() < 0.8 else ()
-    return replace(snapshot, jobs=tuple(jobs), pods=tuple(made))
-
-
-def _a_job_changes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    if not snapshot.jobs:
-        return snapshot
-    old = chance.choice(snapshot.jobs)
-    new = chance.choice(
-        [
-            replace(old, max=old.max + old.node_unit),
-            replace(old, gpu_hours=old.gpu_hours + 5),
-            replace(old, speeds={**old.speeds, old.desired: 1.0 + old.desired}),
-            replace(old, priority=old.priority + 1),
-            replace(old, queue=chance.choice(snapshot.queues).name if snapshot.queues else "x"),
-            replace(old, pod_requests=gpus(1), node_selector={"zone": "x"}),
-            replace(old, master_requests=gpus(1)),
-            replace(old, succeeded=1 - old.succeeded),
-            replace(old, last_scale=now),
-        ]
-    )
-    return replace(snapshot, jobs=tuple(new if j is old else j for j in snapshot.jobs))
-
-
-def _a_node_changes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    if not snapshot.nodes:
-        return snapshot
-    old = chance.choice(snapshot.nodes)
-    new = chance.choice(
-        [
-            replace(old, ready=not old.ready),
-            replace(old, unschedulable=not old.unschedulable),
-            replace(old, labels={"zone": chance.choice("xy")}),
-            replace(old, allocatable=old.allocatable | gpus(chance.randint(0, 5))),
-            replace(old, taints=() if old.taints else (("dedicated", "x", "NoSchedule"),)),
-        ]
-    )
-    return replace(snapshot, nodes=tuple(new if n is old else n for n in snapshot.nodes))
-
-
-def _a_node_comes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    # Its name may be one that has been there, and that pods are still on.
-    name = chance.choice(["n0", "elsewhere", f"a{name}", f"z{name}"])
-    if name in {n.name for n in snapshot.nodes}:
-        return snapshot
-    more = gpus(chance.randint(1, 4)) | ({"fpga": 1000} if chance.random() < 0.1 else {})
-    made = replace(node(name, 1), labels={"zone": chance.choice("xy")})
-    made = replace(made, allocatable=made.allocatable | more)
-    return replace(snapshot, nodes=(*snapshot.nodes, made))
-
-
-def _a_node_goes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    left = chance.choice(snapshot.nodes) if snapshot.nodes else None
-    return replace(snapshot, nodes=tuple(n for n in snapshot.nodes if n is not left))
-
-
-def _a_queue_changes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    if not snapshot.queues:
-        return snapshot
-    old = chance.choice(snapshot.queues)
-    new = chance.choice(
-        [
-            replace(old, open=not old.open),
-            replace(old, deserved=gpus(chance.randint(0, 4))),
-            replace(old, capability=None),
-        ]
-    )
-    return replace(snapshot, queues=tuple(new if q is old else q for q in snapshot.queues))
-
-
-def _a_policy_changes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    queue = chance.choice(snapshot.queues or (Queue("default"),)).name
-    rest = tuple(p for p in snapshot.policies if p.queue != queue)
-    if chance.random() < 0.3:
-        return replace(snapshot, policies=rest)
-    mode, headroom = chance.choice(list(Mode)), Headroom(chance.choice([0, 1000]))
-    made = QueuePolicy(queue, name=queue, mode=mode, headroom=headroom)
-    return replace(snapshot, policies=(*rest, made))
-
-
-def _all_in_another_order(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
-    return replace(
-        snapshot,
-        nodes=tuple(chance.sample(snapshot.nodes, len(snapshot.nodes))),
-        pods=tuple(chance.sample(snapshot.pods, len(snapshot.pods))),
-        jobs=tuple(chance.sample(snapshot.jobs, len(snapshot.jobs))),
-    )
-
-
-CHANGES: list[Callable[[Snapshot, Random, str, datetime], Snapshot]] = [
-    _a_pod_goes,
-    _a_pod_changes,
-    _a_pod_changes,
-    _a_stranger_comes,
-    _a_gang_comes_or_goes,
-    _a_job_goes,
-    _a_job_comes,
-    _many_jobs_wait,
-    _many_jobs_wait,
-    _a_job_changes,
-    _a_job_changes,
-    _a_node_changes,
-    _a_node_changes,
-    _a_node_comes,
-    _a_node_goes,
-    _a_queue_changes,
-    _a_policy_changes,
-    _all_in_another_order,
-]
+    history(snapshot, Random(seed), checked, STEPS)
 
 
 def test_what_waits_in_a_full_cluster_is_told_why_and_starts_in_order_once_there_is_room() -> None:

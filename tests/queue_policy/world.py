@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from volcano_elastic.api.queue_policy import QueuePolicy
 from volcano_elastic.cluster_state.job_pods import existing, goes_on_without_first
 from volcano_elastic.queue_policy.decision import Decision, Plan
-from volcano_elastic.snapshot.snapshot import Job, Node, Pod, Queue, Snapshot
+from volcano_elastic.snapshot.snapshot import Job, Node, Pod, Queue, Quota, Snapshot
 
 GPU = "nvidia.com/gpu"
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -74,6 +74,7 @@ def world(
 
 TWO_BY_TWO = (node("n1"), node("n2"))
 EIGHT = (node("n1", 8),)
+WEB = "ReplicaSet shop/web-5d9"
 LINEAR = {size: float(size) for size in range(1, 65)}
 
 
@@ -209,3 +210,20 @@ def settled(snapshot: Snapshot) -> Snapshot:
 def _take(free: dict[str, int], p: Pod, sign: int = 1) -> None:
     for name, amount in p.requests.items():
         free[name] = free.get(name, 0) - sign * amount
+
+
+def web(number: int, size: int = 1, **more: object) -> Pod:
+    made = Pod(
+        key=f"shop/web-5d9-{number}",
+        uid=f"web-{number}",
+        requests=gpus(size),
+        scheduler="default-scheduler",
+        owner=WEB,
+        created=NOW - seconds(1),
+        unschedulable_since=NOW - seconds(1),
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def quota(name: str, hard: dict[str, int], used: dict[str, int], **more: object) -> Quota:
+    return replace(Quota(name, hard, used), **more)  # type: ignore[arg-type]
