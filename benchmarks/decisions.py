@@ -259,7 +259,7 @@ class TreesPlanner:
             text=True,
         )
         self.fields: Mapping[str, list[str]] = self._answer()
-        """Of its snapshots, by class."""
+        """Names of its snapshots' fields, by class."""
 
     def plan(self, path: Path) -> Any:
         """Return its plan of a saved snapshot as plain values, or `unread` and why; the file holds

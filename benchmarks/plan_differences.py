@@ -18,7 +18,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What two plans of one snapshot say otherwise, of one job, claim or queue."""
+    """A thing that two plans of one snapshot say otherwise, of one job, claim or queue."""
 
     decided: bool
     """False if it is only said, or remembered for the next plan."""

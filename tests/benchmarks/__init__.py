@@ -1,1 +1,1 @@
-"""Simulations in benchmarks/ whose figures documents quote."""
+"""Simulations and comparisons in benchmarks/ whose figures documents quote."""
