@@ -351,6 +351,24 @@ def test_a_node_keeps_no_steps_for_a_newcomer_that_takes_none() -> None:
     relay.close()
 
 
+def test_a_node_keeps_the_steps_for_a_newcomer_that_still_takes_the_copy() -> None:
+    place = f"test-copy-{os.getpid()}"
+    relay = Relay(place, 1, "")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect("\0" + place)
+        silent.sendall(frame.hello(""))
+        relay.gather()
+        state, gradients = (torch.zeros(size, dtype=torch.uint8) for size in (10 << 20, 1 << 20))
+        relay.hand_on(Frame(Kind.BASE, 7, 1, b"", state))
+        for step in range(2, 22):  # twice the state, beside the copy itself
+            relay.hand_on(Frame(Kind.STEP, 7, step, b"", gradients))
+        assert len(relay._present()) == 1
+        for step in range(22, 24):
+            relay.hand_on(Frame(Kind.STEP, 7, step, b"", gradients))
+        assert not relay._present()
+    relay.close()
+
+
 def test_one_that_takes_nothing_holds_nobody_up(
     feeder: Feeder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

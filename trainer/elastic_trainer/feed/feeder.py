@@ -228,12 +228,7 @@ class Feeder:
         )
 
     def _is_full(self, guest: Guest) -> bool:
-        return guest.waiting + self._step_size > self._limit(guest, self._step_size)
-
-    def _limit(self, guest: Guest, step_bytes: int) -> int:
-        """Return how many bytes may be on their way to a newcomer."""
-        copy = self._size if guest.steps_behind is None else 0
-        return copy + max(2 * self._size, STEPS_AHEAD * step_bytes)
+        return guest.waiting + self._step_size > most_waiting(guest, self._size, self._step_size)
 
     def wait_for_copy(self) -> None:
         """Before the state changes: wait until it is copied."""
@@ -261,7 +256,7 @@ class Feeder:
             self._begin_to_prepare(blob.size)  # else the next step might wait for the kernel
         step = Frame(Kind.STEP, *identity, blob.skeleton, copied)
         for guest in followers:
-            if guest.waiting > self._limit(guest, step.size):
+            if guest.waiting > most_waiting(guest, self._size, step.size):
                 log.warning(
                     "a newcomer can't keep up with the steps: it gets the state when it joins"
                 )
@@ -374,6 +369,12 @@ class Feeder:
                 self._guests.append(Guest(connection, self._moved))
                 return
         connection.close()  # else it would wait for a state, and the others perhaps for it
+
+
+def most_waiting(guest: Guest, state_bytes: int, step_bytes: int) -> int:
+    """Return how many bytes may be on their way to a newcomer."""
+    copy = state_bytes if guest.steps_behind is None else 0
+    return copy + max(2 * state_bytes, STEPS_AHEAD * step_bytes)
 
 
 def patch(guest: Guest, blob: Blob, wanted: Sequence[int], identity: Identity) -> None:

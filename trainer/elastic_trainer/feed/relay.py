@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from elastic_trainer.feed.entrance import Entrance
-from elastic_trainer.feed.feeder import STEPS_AHEAD, patch
+from elastic_trainer.feed.feeder import most_waiting, patch
 from elastic_trainer.feed.frame import Frame, Kind
 from elastic_trainer.feed.guest import Guest
 from elastic_trainer.store.blob import Blob
@@ -64,7 +64,7 @@ class Relay:
                 guest.ask(behind=came.kind is Kind.JOIN_BEHIND)
         if came.kind in _HANDED_ON:
             for guest in self._present():
-                if guest.waiting > max(2 * self._size, STEPS_AHEAD * came.size):
+                if guest.waiting > most_waiting(guest, self._size, came.size):
                     log.warning("one of this node's newcomers can't keep up with the steps")
                     guest.close()
                 if came.kind in (Kind.BASE, Kind.STEP):
