@@ -20,7 +20,7 @@ from elastic_trainer.feed.feeder import Feeder, Job
 from elastic_trainer.feed.follower import Follower
 from elastic_trainer.feed.following import LEAST_SECONDS
 from elastic_trainer.feed.frame import Frame, FrameError, Kind
-from elastic_trainer.feed.guest import Guest
+from elastic_trainer.feed.guest import MEASURED, MEASURED_SECONDS, Guest, measure_speed
 from elastic_trainer.feed.relay import Relay
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.state_feed import StateFeed
@@ -542,3 +542,10 @@ def test_who_is_one_step_behind_may_ask_for_a_place() -> None:
         assert came is not None and came.kind is Kind.READY_SEEN
         assert guest.ready
         guest.close()
+
+
+def test_a_slow_network_is_known_before_much_has_come() -> None:
+    assert measure_speed(MEASURED, 0.5) == 2 * MEASURED
+    assert measure_speed(MEASURED // 8, MEASURED_SECONDS / 2) == 0.0, "it may be in buffers"
+    assert measure_speed(MEASURED // 8, 2 * MEASURED_SECONDS) == MEASURED / 16
+    assert measure_speed(0, -5.0) == 0.0, "nothing was sent yet"

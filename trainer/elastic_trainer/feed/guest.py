@@ -24,7 +24,9 @@ Identity = tuple[int, int]
 REPLAYS = 3
 """The last steps that it made again, by which it is told how long one takes."""
 MEASURED = 1 << 25
-"""The fewest bytes of a copy by which it is told how fast they reach it."""
+MEASURED_SECONDS = 1.0
+"""The fewest bytes of a copy by which it is told how fast they reach it, unless they took so long:
+the first ones are in the kernel's buffers at once."""
 
 log = logging.getLogger(__name__)
 
@@ -195,8 +197,13 @@ class Guest:
     @property
     def bytes_per_second(self) -> float:
         """Return how fast it has taken the copy of a state; 0: unknown."""
-        seconds = self._copied_at - self._copy_began
-        return self.copied / seconds if self.copied >= MEASURED and seconds > 0.0 else 0.0
+        return measure_speed(self.copied, self._copied_at - self._copy_began)
+
+
+def measure_speed(count: int, seconds: float) -> float:
+    """Return bytes per second; 0 where there are too few to tell."""
+    enough = count >= MEASURED or seconds >= MEASURED_SECONDS
+    return count / seconds if enough and seconds > 0.0 else 0.0
 
 
 def _ignore(_: int) -> None:
