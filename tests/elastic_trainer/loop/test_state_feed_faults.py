@@ -65,6 +65,8 @@ def test_a_newcomer_that_never_comes_near_joins_with_the_whole_state(job: Job) -
     job.start(0, 1, environment=ENVIRONMENT)
     told = job.stepping(2)
     start_slow(job, 2)
+    job.until("pod 0 has given it up", lambda _: "it has not come near" in job.logs())
+    hurry(job, 2)  # with the steps that were sent before
     job.stepping(3, after_round=told["round"])
     assert followed(job, 2) == 0, job.logs()
     end_well(job, 0, 1, 2)
@@ -76,6 +78,7 @@ def test_one_leaves_while_a_newcomer_follows_the_other(job: Job) -> None:
     start_slow(job, 2)  # it follows pod 0
     job.agents[1].send_signal(signal.SIGTERM)
     assert job.wait(1) == 0, job.logs()
+    hurry(job, 2)
     job.until("pods 0 and 2 train", lambda told: sorted(told["pids"]) == ["0", "2"])
     job.stepping(2, after_round=told["round"])
     end_well(job, 0, 2)
@@ -96,5 +99,7 @@ def test_two_newcomers_of_which_one_is_slow_both_join(job: Job) -> None:
     told = job.stepping(1)
     start_slow(job, 2)
     job.start(1, environment=ENVIRONMENT)
+    job.until("pod 1 trains with pod 0", lambda told: {"0", "1"} <= told["pids"].keys())
+    hurry(job, 2)
     job.stepping(3, after_round=told["round"])
     end_well(job, 0, 1, 2)
