@@ -32,7 +32,11 @@ from elastic_trainer.protocol.message import (
     Standby,
     Tables,
 )
+from elastic_trainer.protocol.pace import BEAT_SECONDS
 
+SMALL_SECONDS = 0.05
+LONG_SECONDS = 5.0
+"""Less than that passes in small steps, which tell a moment from the next."""
 TABLES = Tables((encoded({"items": TableLoad(rows=7)}),))
 
 STARTED = object()
@@ -59,10 +63,12 @@ class Job:
             self.feed(Received(agent, message))
 
     def pass_time(self, seconds: float) -> None:
-        """Everybody goes on beating."""
+        """Let it pass while agents beat and the coordinator looks, for long no more often than
+        they do."""
         end = self.now + seconds
+        each = SMALL_SECONDS if seconds < LONG_SECONDS else BEAT_SECONDS
         while self.now < end - 1e-9:
-            self.now += 0.05
+            self.now += min(each, end - self.now)
             for agent in list(self.state.agents):
                 self.say(agent, Heartbeat())
             self.feed(Tick())
