@@ -50,15 +50,17 @@ def test_a_script_beside_a_file_of_its_own_called_trainer_works(job: Job, warm: 
     assert (job.folder / "steps").read_text() == "3"
 
 
-def test_importing_it_imports_no_torch_numpy_or_grpc() -> None:
+def test_importing_it_imports_no_torch_numpy_or_grpc_and_an_agent_no_sharded_tensors() -> None:
     code = (
         "import sys, elastic_trainer\n"
         "found = {'torch', 'numpy', 'grpc'} & sys.modules.keys()\n"
         "assert not found, found\n"
         "elastic_trainer.Ledger, elastic_trainer.ShardClient\n"
         "assert 'torch' not in sys.modules\n"
+        "import elastic_trainer.agent.agent  # which shards nothing\n"
+        "assert 'torch.distributed.tensor' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 @pytest.mark.parametrize("name", elastic_trainer.__all__)

@@ -17,13 +17,16 @@ from __future__ import annotations
 import collections
 import io
 import pickle
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor, Replicate, Shard
 
 ALIGNMENT = 64
 """Bytes: a cache line, and more than any dtype needs."""
@@ -196,7 +199,7 @@ class _Pickler(pickle.Pickler):
         """Offsets by the memory that is stored, so that tied tensors are stored once."""
 
     def persistent_id(self, obj: Any) -> Any:
-        if isinstance(obj, DTensor):
+        if _is_distributed(obj):
             local = obj.to_local()
             spec = (
                 mesh_key(obj.device_mesh),
@@ -274,6 +277,8 @@ class _Unpickler(pickle.Unpickler):
             return ShardPart(local, key, placements, global_shape)
         if key not in self._meshes:
             raise BlobError(f"the state is sharded over mesh {key}, here is {list(self._meshes)}")
+        from torch.distributed.tensor import DTensor
+
         return DTensor.from_local(
             local,
             self._meshes[key],
@@ -335,12 +340,21 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
+def _is_distributed(obj: object) -> TypeGuard[DTensor]:
+    """Return whether it is a DTensor; import nothing for it, as an agent has none and would take
+    half a second."""
+    tensor = sys.modules.get("torch.distributed.tensor")
+    return tensor is not None and isinstance(obj, getattr(tensor, "DTensor", ()))
+
+
 def encode_placement(placement: Any) -> int:
     """Return the sharded dimension; -1 for a replica.
 
     Raises:
         BlobError: it is neither.
     """
+    from torch.distributed.tensor import Replicate, Shard
+
     if type(placement) is Replicate:
         return -1
     if type(placement) is Shard:
@@ -349,6 +363,8 @@ def encode_placement(placement: Any) -> int:
 
 
 def _decoded(dimension: int) -> Replicate | Shard:
+    from torch.distributed.tensor import Replicate, Shard
+
     return Replicate() if dimension < 0 else Shard(dimension)
 
 
