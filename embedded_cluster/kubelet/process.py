@@ -35,6 +35,8 @@ _HELD_BY: dict[Isolation, str] = {
 }
 # What a process may need from the machine; all else a container gets only by its own `env`.
 _KEPT = ("HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "PATH")
+# All pods share the machine's cores: threads of OpenMP that wait busily keep other pods from them.
+_SHARING = {"OMP_WAIT_POLICY": "PASSIVE"}
 _PR_SET_CHILD_SUBREAPER = 36
 _PROBE_SECONDS = 10.0
 _MEMORY_LOOK_SECONDS = 0.25
@@ -135,7 +137,7 @@ class ProcessRuntime:
             StartError: no such command or directory, not executable, or a mount failed.
         """
         variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        variables |= command.variables
+        variables |= _SHARING | command.variables
         # The interpreter's own folder first, so that `torchrun` and a shell's `python` are ours.
         own = str(Path(sys.executable).parent)
         variables["PATH"] = own + os.pathsep + variables.get("PATH", os.defpath)

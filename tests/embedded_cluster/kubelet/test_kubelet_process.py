@@ -143,7 +143,7 @@ async def test_environment_arguments_and_service_names(any_world: World) -> None
     config = {"apiVersion": "v1", "metadata": {"name": "conf", "namespace": "default"}}
     await world.client.create(CONFIGMAPS, config | {"kind": "ConfigMap", "data": {"A": "a"}})
     await world.client.create(SECRETS, config | {"kind": "Secret", "data": {"B": "Yg=="}})
-    script = 'echo "$PEER|$OWN_NAME|$OWN_IP|$A|$B|$HOSTNAME"; echo "$0 $1"'
+    script = 'echo "$PEER|$OWN_NAME|$OWN_IP|$A|$B|$HOSTNAME"; echo "$0 $1"; echo $OMP_WAIT_POLICY'
     env = [
         {"name": "PEER", "value": "job-worker-0:23456"},
         {"name": "OWN_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -158,7 +158,7 @@ async def test_environment_arguments_and_service_names(any_world: World) -> None
     own = pod["status"]["podIP"]
     assert address != own
     peer = address if "--plain" in world.arguments() else "job-worker-0"
-    assert world.log(pod) == f"{peer}:23456|p|{own}|a|b|p\nzero {peer}:23456\n"
+    assert world.log(pod) == f"{peer}:23456|p|{own}|a|b|p\nzero {peer}:23456\nPASSIVE\n"
 
 
 async def test_init_containers_run_in_order_before_the_others(world: World) -> None:
