@@ -86,6 +86,7 @@ def test_servers_come_and_go_while_a_worker_trains(servers: Servers) -> None:
         worker.tables._servers.until_done(worker.tables._servers.find_owners)
         if placed() == before and (worker.tables._servers.owner_of < 0).any():
             break
+        time.sleep(0.1)
     assert placed() == before
 
     # One that is started again without its rows: workers are told.
