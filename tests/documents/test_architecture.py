@@ -78,7 +78,7 @@ def test_names_that_the_map_of_the_code_says_are_in_the_code() -> None:
     before, _, rest = TEXT.partition("### Its states")
     trainer = rest.partition("### The trainer: where do I change")[2].partition("###")[0]
     names = set(re.findall(r"`([A-Za-z_]\w*)`", before + trainer))
-    assert {"RANKS", "_OTHERWISE", "decide_hang"} <= names
+    assert {"ORDER_KEYS", "_OTHERWISE", "decide_hang"} <= names
     packages = ("volcano_elastic", "trainer", "crds", "manifests", "deploy")
     kinds = ("*.py", "*.yaml", "*.md", "*.tpl")
     files = [f for package in packages for kind in kinds for f in (ROOT / package).rglob(kind)]

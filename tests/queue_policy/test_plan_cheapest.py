@@ -89,10 +89,10 @@ def test_no_node_has_a_cheaper_option(
                 self.option(n, request._replace(need=useful))
                 for n in self._draft.cluster.eligible(request.shape)
             ]
-            first = min((o for o in offers if o is not None), key=lambda o: o.rank, default=None)
+            first = min((o for o in offers if o is not None), key=lambda o: o.cost, default=None)
             if first is None or first.slots <= need:
                 break
-        assert (best and best.rank) == (first and first.rank)
+        assert (best and best.cost) == (first and first.cost)
         return best
 
     monkeypatch.setattr(VictimSearch, "best", compared)

@@ -114,8 +114,8 @@ def test_under_order_priority_only_the_lower_gives_and_within_the_queue(
     priority: int, queue: str, gives: bool
 ) -> None:
     seen = full(rich(queue="p"), poor(queue=queue, priority=priority), queues=PQ)
-    ranked = Surplus(order=Order.PRIORITY)
-    rules = tuple(QueuePolicy(name, surplus=ranked) for name in ("p", "q"))
+    by_priority = Surplus(order=Order.PRIORITY)
+    rules = tuple(QueuePolicy(name, surplus=by_priority) for name in ("p", "q"))
     made = plan(replace(seen, policies=rules), NOW)
     assert [d.job for d in made.decisions] == (["ns/rich"] if gives else [])
 

@@ -79,7 +79,7 @@ def job_pods(
 
 
 class FirstVictim(NamedTuple):
-    """The pod of a job that leaves first for a claim, as ranks of options say; the smallest goes
+    """The pod of a job that leaves first for a claim, by the costs of options; the smallest goes
     first."""
 
     protected: bool

@@ -44,15 +44,17 @@ PAUSES_APART = 20
 a twentieth of its time at most."""
 
 
-RANKS: Mapping[Order, Callable[[Job], float]] = {Order.PRIORITY: lambda job: float(-job.priority)}
-"""Orders of surplus that don't go by what a step is worth alone: the smallest rank goes first, and
+ORDER_KEYS: Mapping[Order, Callable[[Job], float]] = {
+    Order.PRIORITY: lambda job: float(-job.priority)
+}
+"""Orders of surplus that don't go by what a step is worth alone: the smallest key goes first, and
 surplus moves only to jobs of the same queue with a smaller one."""
 
 
 class GrowthKey(NamedTuple):
     """Place of a job among those that may grow; the smallest goes first."""
 
-    rank: float
+    order_key: float
     """Infinite where its queue's order has none: such jobs stand behind, in order of worth."""
     worth: float
     """Gain of its next step, negative."""
@@ -144,10 +146,10 @@ class JobState:
         return weight(self.job, self.policy)
 
     @property
-    def rank(self) -> float | None:
+    def order_key(self) -> float | None:
         """Its place before what a step is worth, the smallest first; None if worth alone counts."""
-        rank = RANKS.get(self.policy.surplus.order)
-        return None if rank is None else rank(self.job)
+        key = ORDER_KEYS.get(self.policy.surplus.order)
+        return None if key is None else key(self.job)
 
     def worth_by_right(self, worth: float) -> float:
         """Return what a step of this worth counts beside other queues' if deserved."""
@@ -370,8 +372,8 @@ def growth_key(state: JobState, size: int) -> GrowthKey | None:
         return None
     # Rounded, so that ties are ties on every machine.
     worth = round(step.worth * state.weight, 12)
-    rank = math.inf if state.rank is None else state.rank
-    return GrowthKey(rank, -worth, state.created, state.job.key)
+    order_key = math.inf if state.order_key is None else state.order_key
+    return GrowthKey(order_key, -worth, state.created, state.job.key)
 
 
 def growth_end(state: JobState, size: int) -> Reason | None:

@@ -30,7 +30,7 @@ class LeastSurplus(NamedTuple):
 
     def least_cost(self, shape: Shape, need: int) -> tuple[float, int, int, int]:
         """Return what no option of it goes below that makes room for up to `need` pods, in the
-        first fields of its rank. One of several pods frees no more than the largest does."""
+        first fields of its cost. One of several pods frees no more than the largest does."""
         largest = self.largest
         if not largest:
             return math.inf, 0, 0, 0

@@ -200,7 +200,7 @@ class FreeRoom:
         self._moves, self._draft, self._room = moves, moves.draft, room
         self._nodes, self._queues = moves.draft.nodes, moves.draft.queues
         self._asked: dict[str, float] = {}
-        """By queue whose order has ranks, the worth of its last precedence, negative."""
+        """By queue whose order has keys, the worth of its last precedence, negative."""
 
     def reaches(self, takers: GrowthQueue) -> bool:
         """Return whether a node has room for a pod of the queue's shape."""
@@ -212,16 +212,16 @@ class FreeRoom:
         """Return the step's worth, doubled while the queue deserves it, and the job in front."""
         queues = self._moves.of_queue[takers.queue]
         in_front = [key] if len(queues) == 1 else [one.jobs[0] for one in queues if one.jobs]
-        ranked = self._draft.cluster.jobs[key.job].rank is not None
-        # Within the queue ranks decide, whatever the jobs' pods ask for.
-        worth = min(one.worth for one in in_front) if ranked else key.worth
+        by_order = self._draft.cluster.jobs[key.job].order_key is not None
+        # Within the queue order keys decide, whatever the jobs' pods ask for.
+        worth = min(one.worth for one in in_front) if by_order else key.worth
         front = self._draft.cluster.jobs[min(in_front).job]
         # One answer for the whole queue: else small pods, whose step it still deserves, would take
         # from large ones what `OtherJobs` gives these back.
         if not self._queues.beyond_deserved(takers.queue, front.unit_vector):
             worth = -front.worth_by_right(-worth)
-        if ranked:
-            # Who is next by rank may gain more than who was first. Did that count, it would go
+        if by_order:
+            # Who is next by its key may gain more than who was first. Did that count, it would go
             # before its queue's jobs of other shapes, whose precedence was worked out earlier.
             worth = self._asked[takers.queue] = max(worth, self._asked.get(takers.queue, worth))
         return worth, key
@@ -332,7 +332,7 @@ class OtherJobs:
 
     def may_give_to(self, key: GrowthKey) -> bool:
         """Return whether this job, or one behind it in its growth queue, might get anything."""
-        return key.rank < math.inf or -key.worth >= self._least
+        return key.order_key < math.inf or -key.worth >= self._least
 
     def reaches(self, takers: GrowthQueue) -> bool:
         """Return whether some job may still give to the takers' queue."""
@@ -340,7 +340,7 @@ class OtherJobs:
         return queue in self._trading and (self._left_over or queue not in self._out_of_reach)
 
     def precedence(self, takers: GrowthQueue, key: GrowthKey) -> Precedence:
-        """Return the job in front: queues with ranks first, between others gains alone decide."""
+        """Return the job in front: by its order key, if there is one, else by gains alone."""
         return 0.0, key
 
     def give(self, key: str) -> Outcome:
@@ -359,7 +359,7 @@ class OtherJobs:
             self._look_again()
             return Outcome.TOOK
         gain, front = step.worth * state.weight, self._front
-        if front and gain / state.weight < self._least_lost and state.rank is None:
+        if front and gain / state.weight < self._least_lost and state.order_key is None:
             # It gains less than any of them loses, but for its youth, and gets no further.
             first, last, gap = front[0], front[-1], state.policy.rebalance.gap
             if len(front) == TRIES or gain < max(gap, last.gap) * last.key.loss:
@@ -368,7 +368,7 @@ class OtherJobs:
                 last_one = gain < self._least_lost and len(front) == TRIES and not self._left_over
                 return Outcome.NOBODY_TAKES if too_little or last_one else Outcome.DONE
         served = self._serve(state, gain, wanted)
-        if served is None and state.rank is None:
+        if served is None and state.order_key is None:
             # Nobody's loss is small enough for it, and no other gains more than it does.
             return Outcome.NOBODY_TAKES
         return Outcome.TOOK if served else Outcome.DONE
@@ -432,7 +432,7 @@ class OtherJobs:
 
     def _serve(self, state: JobState, gain: float, wanted: int) -> bool | None:
         """Make room for a job's next step; False if no giver can, None if all lose too much."""
-        ranked, front = state.rank is not None, self._front
+        by_order, front = state.order_key is not None, self._front
         queue, gap, reached = state.job.queue, state.policy.rebalance.gap, False
         alone, pause, created = gain / state.weight, state.pause, state.created
         for nth in range(TRIES):
@@ -440,10 +440,10 @@ class OtherJobs:
             if giver is None:
                 return False if nth else None
             most = gain / max(gap, giver.gap)
-            if not ranked and most < giver.key.loss:
+            if not by_order and most < giver.key.loss:
                 return False if nth else None
             mine = giver.state.job.queue == queue
-            may = self._outranks(state, giver) if ranked else mine or most >= giver.cost
+            may = self._goes_before(state, giver) if by_order else mine or most >= giver.cost
             reached = reached or may or mine
             if not may or giver.state is state:
                 continue
@@ -455,13 +455,13 @@ class OtherJobs:
                 if self._place(taker, donor, leaving, wanted):
                     self._look_again(donor)
                     return True
-        if not ranked and not reached:
+        if not by_order and not reached:
             self._out_of_reach.add(queue)
         return False
 
     @staticmethod
-    def _outranks(taker: JobState, giver: Giver) -> bool:
-        mine, its = taker.rank, giver.state.rank
+    def _goes_before(taker: JobState, giver: Giver) -> bool:
+        mine, its = taker.order_key, giver.state.order_key
         same = taker.job.queue == giver.state.job.queue
         return same and mine is not None and its is not None and mine < its
 

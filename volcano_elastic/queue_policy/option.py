@@ -1,6 +1,6 @@
 """A claim's request to surplus, and the options for it: sets of pods and what they cost.
 
-Places are ranked by what their options cost at least; only for those in front one is looked for.
+Places are ordered by what their options cost at least; only for those in front one is looked for.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Victim(NamedTuple):
         return self.job.state.shape.vector
 
 
-class Rank(NamedTuple):
+class Cost(NamedTuple):
     """The cost of an option, by which they are compared; the smallest is taken."""
 
-    cost_per_slot: float
-    cost: int
+    pods_per_slot: float
+    pods: int
     """Pods that leave in the end, whole units counted."""
     protected: int
     running: int
@@ -71,7 +71,7 @@ class Rank(NamedTuple):
 
 
 class Right(NamedTuple):
-    """A queue's right to its pods, as in a rank."""
+    """A queue's right to its pods, as in a cost."""
 
     right: int
     share: float
@@ -82,9 +82,9 @@ OWN = Right(0, 0.0)
 
 
 class Option(NamedTuple):
-    """Pods that may leave together for a claim, and the rank of doing so."""
+    """Pods that may leave together for a claim, and the cost of it."""
 
-    rank: Rank
+    cost: Cost
     pod: str
     """Key of the pod that decides among equals of one node."""
     victims: tuple[Victim, ...]
@@ -92,7 +92,7 @@ class Option(NamedTuple):
     """How many more pods of the claim it makes room for."""
 
 
-class Ranks:
+class Costs:
     """Works out what options cost, by what queues and jobs have left at the time."""
 
     def __init__(self, queues: QueueRoom) -> None:
@@ -119,20 +119,20 @@ class Ranks:
         for pod, job, _ in victims:
             jobs[job.job.key] = job
             pods.setdefault(job.job.key, []).append(pod)
-        cost = 0
+        count = 0
         for key, job in jobs.items():
             # Without those that leave anyway; whole units.
             more, unit = max(0, len(pods[key]) - job.unit_remainder), job.state.unit
-            cost += -(-more // unit) * unit
+            count += -(-more // unit) * unit
         others = [
             self.right(job.job.queue, job.state.shape.vector)
             for job in jobs.values()
             if job.job.queue != queue
         ]
         surplus, last = min([(job.weighted_surplus, key) for key, job in jobs.items()])
-        rank = Rank(
-            cost / slots,
-            cost,
+        cost = Cost(
+            count / slots,
+            count,
             sum([victim.pod.protected for victim in victims]),
             sum([victim.pod.running for victim in victims]),
             max([found.right for found in others], default=OWN.right),
@@ -140,48 +140,48 @@ class Ranks:
             -surplus,
             -max([pod.index for pod in pods[last]]),
         )
-        return Option(rank, min([pod.key for pod in pods[last]]), victims, slots)
+        return Option(cost, min([pod.key for pod in pods[last]]), victims, slots)
 
 
 class BestFirst(Generic[P]):
-    """Places in the order of their options' ranks, each looked at only when it stands in front."""
+    """Places in the order of their options' costs, each looked at only when it stands in front."""
 
     def __init__(
         self,
         places: Iterable[P],
-        least: Callable[[P], Rank | None],
+        least: Callable[[P], Cost | None],
         look: Callable[[P], Option | None],
     ) -> None:
-        """`least`: a rank that the option of a place does not go below; None if it has none."""
+        """`least`: a cost that the option of a place does not go below; None if it has none."""
         self._least, self._look = least, look
-        self._heap = [(rank, place) for place in places if (rank := least(place)) is not None]
+        self._heap = [(cost, place) for place in places if (cost := least(place)) is not None]
         heapq.heapify(self._heap)
 
     def enter(self, places: Iterable[P]) -> None:
         """Places that are new, or whose options may have become cheaper."""
         for place in places:
-            rank = self._least(place)
-            if rank is not None:
-                heapq.heappush(self._heap, (rank, place))
+            cost = self._least(place)
+            if cost is not None:
+                heapq.heappush(self._heap, (cost, place))
 
     def first(
         self, but: Collection[P] = (), below: tuple[float, ...] | None = None
     ) -> Option | None:
-        """The cheapest of all places `but` these; None if it has no rank `below` this one, or below
+        """The cheapest of all places `but` these; None if it has no cost `below` this one, or below
         the first fields of one."""
         heap = self._heap
         looked: dict[P, Option | None] = {}
-        aside: list[tuple[Rank, P]] = []
+        aside: list[tuple[Cost, P]] = []
         found: Option | None = None
         while heap and (below is None or heap[0][0] < below):
-            rank, place = heap[0]
+            cost, place = heap[0]
             if place not in looked:
                 looked[place] = self._look(place)
             option = looked[place]
             if option is None:
                 heapq.heappop(heap)
-            elif option.rank > rank:
-                heapq.heapreplace(heap, (option.rank, place))
+            elif option.cost > cost:
+                heapq.heapreplace(heap, (option.cost, place))
             elif place in but:
                 aside.append(heapq.heappop(heap))
             else:

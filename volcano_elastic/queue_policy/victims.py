@@ -1,7 +1,7 @@
 """The cheapest surplus pods whose leaving makes room: one search over all nodes.
 
 An option is a smallest set of pods of one node that makes room there for one pod more. Nodes are
-ranked by what their options cost at least, which follows from how many pods must leave there and
+ordered by what their options cost at least, which follows from how many pods must leave there and
 whose they are at best; only for those in front the option itself is looked for. What is known of a
 node's surplus before the plan is kept with the node; pods that leave only make it less.
 """
@@ -27,17 +27,17 @@ from volcano_elastic.queue_policy.node_room import Room
 from volcano_elastic.queue_policy.option import (
     OWN,
     BestFirst,
+    Cost,
+    Costs,
     Option,
-    Rank,
-    Ranks,
     Victim,
     VictimRequest,
 )
 from volcano_elastic.queue_policy.queue_room import Full
 from volcano_elastic.snapshot.snapshot import Pod
 
-RIGHT = Rank._fields.index("right")
-"""Where ranks begin to tell a claim's own queue from others."""
+RIGHT = Cost._fields.index("right")
+"""Where costs begin to tell a claim's own queue from others."""
 FEW = 128
 """Nodes that all claims of a queue may look at; their surplus is counted at once."""
 GLANCE = 16
@@ -49,7 +49,7 @@ class _Candidates(NamedTuple):
 
     places: Collection[int] | None
     """None: all nodes."""
-    ranking: BestFirst[int]
+    cheapest: BestFirst[int]
     seen: list[int]
     """How much of the log of cheaper nodes it has seen."""
 
@@ -67,14 +67,14 @@ class VictimSearch:
         """Nodes whose options may have become cheaper, one after the other."""
         self._seen_nodes = self._seen_queues = 0
         self._cheaper_than: dict[tuple[object, ...], frozenset[str]] = {}
-        """Queues that may have a pod of less than a rank for a shape, to which none is added."""
+        """Queues that may have a pod of less than a cost for a shape, to which none is added."""
         self._at_first: dict[frozenset[str] | None, frozenset[str]] = {}
-        """By those that are left: as many as there were, whose nodes are ranked once for all."""
+        """By those that are left: as many as there were, whose nodes are ordered once for all."""
         self._first_victims: dict[str, list[FirstVictim]] = {}
         """Those of each queue's jobs, as a heap: bounds, or of before a change of the plan."""
         draft.at_end.append(self._first_victims.clear)
         self._protects = any(p.shrink.protect for p in draft.cluster.policies.values())
-        self._ranks = Ranks(draft.queues)
+        self._costs = Costs(draft.queues)
         self._any_right = any(map(self._queues.entitled, self._queues.tree.queues))
 
     # What there is
@@ -151,27 +151,27 @@ class VictimSearch:
 
     def _first(self, request: VictimRequest) -> Option | None:
         own = self._at_once(request)
-        among = None if own is None else self._cheaper_queues(own.rank, request)
+        among = None if own is None else self._cheaper_queues(own.cost, request)
         if own is not None and among is not None:
             # Other pods of its own queue cost no less, nor do they together with others'.
             if among <= {request.queue}:
                 return own
-            others = self._ranking(request._replace(queue=NOBODY, among=among))
-            if others.first(below=own.rank[:RIGHT]) is None:
+            others = self._cheapest_first(request._replace(queue=NOBODY, among=among))
+            if others.first(below=own.cost[:RIGHT]) is None:
                 return own
             among -= {request.queue}
-        mine = self._ranking(request._replace(among=among))
-        found = mine.first(below=None if own is None else own.rank) or own
+        mine = self._cheapest_first(request._replace(among=among))
+        found = mine.first(below=None if own is None else own.cost) or own
         if not self._apart(request):
             return found
         if found is not None and among is None:
-            among = self._cheaper_queues(found.rank, request)
+            among = self._cheaper_queues(found.cost, request)
             if not among:
                 return found
         # Where its queue has no surplus, all claims see the same.
-        others = self._ranking(request._replace(queue=NOBODY, among=among))
+        others = self._cheapest_first(request._replace(queue=NOBODY, among=among))
         nodes = self._draft.cluster.giver_nodes(request.queue)
-        return others.first(but=nodes, below=None if found is None else found.rank) or found
+        return others.first(but=nodes, below=None if found is None else found.cost) or found
 
     def _at_once(self, request: VictimRequest) -> Option | None:
         """The option of that job of the claim's queue which gives first, if none of the queue can
@@ -191,13 +191,13 @@ class VictimSearch:
         won = slots_in(tuple(map(add, left, state.shape.vector)), shape) - slots_in(left, shape)
         if won <= 0 or not state.gives_way(request.priority):
             return None
-        cost, won = 0 if job.unit_remainder else state.unit, min(need, won)
-        per_slot, least = cost / won, queue.least_cost(shape, need)
-        if per_slot != least[0] or cost != least[1]:
+        count, won = 0 if job.unit_remainder else state.unit, min(need, won)
+        per_slot, least = count / won, queue.least_cost(shape, need)
+        if per_slot != least[0] or count != least[1]:
             return None
         protected, running, surplus, last, _, pod, _ = first
-        rank = Rank(per_slot, cost, protected, running, OWN.right, OWN.share, surplus, last)
-        return Option(rank, pod, (Victim(job.bound[pod], job, n),), won)
+        cost = Cost(per_slot, count, protected, running, OWN.right, OWN.share, surplus, last)
+        return Option(cost, pod, (Victim(job.bound[pod], job, n),), won)
 
     def _first_victim(self, queue: QueueState) -> FirstVictim | None:
         """The pod of the queue's jobs that leaves first as they are now."""
@@ -220,13 +220,13 @@ class VictimSearch:
                 heapq.heapreplace(heap, now)
         return None
 
-    def _cheaper_queues(self, rank: Rank, request: VictimRequest) -> frozenset[str]:
+    def _cheaper_queues(self, cost: Cost, request: VictimRequest) -> frozenset[str]:
         """Queues of which a pod might leave for another's claim at less than this."""
         shape, need, cluster = request.shape, request.need, self._draft.cluster
-        asked, found = (rank[:5], shape, need), frozenset[str]()
+        asked, found = (cost[:5], shape, need), frozenset[str]()
         if asked not in self._cheaper_than:
             for least, names in cluster.least_surplus.items():
-                if (*least.least_cost(shape, need), 1) <= rank[:5]:
+                if (*least.least_cost(shape, need), 1) <= cost[:5]:
                     found = found.union(names)
             self._cheaper_than[asked] = found
         among = self._cheaper_than[asked]
@@ -234,13 +234,13 @@ class VictimSearch:
             # Mostly the few pods that cost less have left by now.
             found = self._at_first.get(among, among)
             for queue in map(cluster.queues.__getitem__, among):
-                first, cost = self._first_victim(queue), queue.least_cost(shape, need)[:2]
-                if first is None or (*cost, first.protected, first.running, 1) > rank[:5]:
+                first, lowest = self._first_victim(queue), queue.least_cost(shape, need)[:2]
+                if first is None or (*lowest, first.protected, first.running, 1) > cost[:5]:
                     among -= {queue.name}
             self._cheaper_than[asked], self._at_first[among] = among, found
         return among
 
-    def _ranking(self, request: VictimRequest) -> BestFirst[int]:
+    def _cheapest_first(self, request: VictimRequest) -> BestFirst[int]:
         """The nodes that may have an option for the request."""
         self._note_cheaper()
         request = request._replace(among=self._at_first.get(request.among, request.among))
@@ -248,20 +248,20 @@ class VictimSearch:
         if candidates is None:
             places = self._places(request)
             eligible = self._draft.cluster.eligible(request.shape)
-            ranking = BestFirst(
+            cheapest = BestFirst(
                 eligible if places is None else sorted(places.intersection(eligible)),
                 lambda n: self._least(n, request),
                 lambda n: self.option(n, request),
             )
-            candidates = self._candidates[request] = _Candidates(places, ranking, [len(cheaper)])
+            candidates = self._candidates[request] = _Candidates(places, cheapest, [len(cheaper)])
         elif candidates.seen[0] < len(cheaper):
             news = dict.fromkeys(cheaper[candidates.seen[0] :])
             within, idle = candidates.places, self._draft.cluster.idle_slots(request.shape)
-            candidates.ranking.enter(
+            candidates.cheapest.enter(
                 n for n in news if (within is None or n in within) and idle[n] >= 0
             )
             candidates.seen[0] = len(cheaper)
-        return candidates.ranking
+        return candidates.cheapest
 
     def _places(self, request: VictimRequest) -> frozenset[int] | None:
         if request.own is not None:
@@ -282,8 +282,8 @@ class VictimSearch:
         asks = asks and request.own is None and request.within is None and nodes > FEW
         return asks and 2 * len(self._draft.cluster.giver_nodes(request.queue)) <= nodes
 
-    def _least(self, n: int, request: VictimRequest) -> Rank | None:
-        """Node n's option has no smaller rank; None if it has no option."""
+    def _least(self, n: int, request: VictimRequest) -> Cost | None:
+        """Return a cost that node n's option does not go below; None if it has no option."""
         state = self._nodes.states[n]
         here = state.surplus
         if here is None:
@@ -299,14 +299,14 @@ class VictimSearch:
         if not found.own:
             right = 1
             if self._any_right:
-                rights = [self._ranks.right(*each) for each in here.queues]
+                rights = [self._costs.right(*each) for each in here.queues]
                 right, share = min([r.right for r in rights]), min([r.share for r in rights])
-        cost = found.pods
+        count = found.pods
         if here.units and any(self._draft.job(state.job.key).unit_remainder for state in here.jobs):
-            cost = 0
-        per_slot = cost / min(request.need, found.slots)
+            count = 0
+        per_slot = count / min(request.need, found.slots)
         surplus, last = found.surplus, found.last
-        return Rank(per_slot, cost, found.protected, found.running, right, share, surplus, last)
+        return Cost(per_slot, count, found.protected, found.running, right, share, surplus, last)
 
     def option(self, n: int, request: VictimRequest) -> Option | None:
         """The best smallest set of node n's surplus that makes room for one more such pod."""
@@ -323,7 +323,7 @@ class VictimSearch:
             chosen = self._gathered(first, dict(leavers), lack, request.queue)
             found = () if chosen is None else (tuple(chosen),)
         options = [
-            self._ranks.option(victims, request.queue, self._useful(left, victims, request, slots))
+            self._costs.option(victims, request.queue, self._useful(left, victims, request, slots))
             for victims in found
         ]
         return min(options, default=None)
@@ -356,7 +356,7 @@ class VictimSearch:
         """
         by_size: defaultdict[Vector, list[Option]] = defaultdict(list)
         for victim in first:
-            heapq.heappush(by_size[victim.vector], self._ranks.option((victim,), queue))
+            heapq.heappush(by_size[victim.vector], self._costs.option((victim,), queue))
         lacking = {i: amount for amount, i in lack}
         chosen: list[Victim] = []
         quota: dict[JobDraft, int] = {}
@@ -380,7 +380,7 @@ class VictimSearch:
             chosen.append(victim)
             for pod in islice(leavers[job], 1):
                 after = Victim(pod, job, victim.node)
-                heapq.heappush(heap, self._ranks.option((after,), queue))
+                heapq.heappush(heap, self._costs.option((after,), queue))
             for i in lacking:
                 lacking[i] -= victim.vector[i]
         for victim in list(chosen):
@@ -409,7 +409,7 @@ class VictimSearch:
                 for pod in self.leavers(job, job.leavers(), protected):
                     n = self._nodes.index(pod.node)
                     if n is not None:
-                        return self._ranks.option((Victim(pod, job, n),), claim.queue)
+                        return self._costs.option((Victim(pod, job, n),), claim.queue)
             return None
 
         keys = [
@@ -417,7 +417,7 @@ class VictimSearch:
             for state in jobs
             if state.may_give and state.gives_way(claim.priority) and full.eased(state.shape.vector)
         ]
-        return BestFirst(keys, lambda key: (option := look(key)) and option.rank, look)
+        return BestFirst(keys, lambda key: (option := look(key)) and option.cost, look)
 
     def evict(self, victims: Iterable[Victim]) -> None:
         """These pods leave for a claim."""
