@@ -68,7 +68,7 @@ async def test_loads_come_from_the_trainer_and_a_steps_split_too(
             found = await client.get(PYTORCHJOBS, job.name, "default")
             loads = ((found.get("status") or {}).get("elastic") or {}).get("loads") or {}
             known: bool = loads.get("pods") == {"loaded-worker-0": {"cpu": "0", "memory": "260Mi"}}
-            return known and checkpoint_size.told(found["status"]).get("Worker")
+            return known and checkpoint_size.reported(found["status"]).get("Worker")
 
         await stage.until_asked(told, "its status has its container's load, and its commit's size")
 

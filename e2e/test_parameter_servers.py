@@ -136,7 +136,7 @@ async def _scaled(stage: Stage, job: ServedJob, servers: int) -> None:
     async def is_told() -> bool:
         found = (await client.get(PYTORCHJOBS, job.name, "default"))["status"]
         pods = (found["elastic"].get("loads") or {}).get("pods") or {}
-        return told <= pods.keys() and "PS" in checkpoint_size.told(found)
+        return told <= pods.keys() and "PS" in checkpoint_size.reported(found)
 
     await stage.until_asked(is_told, "its status has its servers' loads, and their rows' size")
     status = (await client.get(PYTORCHJOBS, job.name, "default"))["status"]

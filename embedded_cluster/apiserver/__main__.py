@@ -91,7 +91,7 @@ async def serve(
     for kind in registry:
         strategy.reread(kind, store)
     for crd in store.all_of(CRD.key):
-        for kind in registry.put(crd.obj):
+        for kind in registry.serve(crd.obj):
             strategy.reread(kind, store)
     rest = Rest(store, _now, random.SystemRandom())
     GarbageCollector(store, registry, rest, loop.call_soon)

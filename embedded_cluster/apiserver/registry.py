@@ -36,7 +36,7 @@ class Registry:
         stored = [kind for kind in kinds if kind.api_version == kind.storage_api_version]
         return next(iter([*stored, *kinds]), None)
 
-    def put(self, crd: Object) -> list[Kind]:
+    def serve(self, crd: Object) -> list[Kind]:
         """Serve what the CRD says, instead of what an earlier form of it said."""
         self.remove(crd)
         kinds = kinds_of(crd)

@@ -338,7 +338,7 @@ class Server:
         if change.type == "DELETED":
             self._registry.remove(change.stored.obj)
         elif not change.previous or change.previous.obj["spec"] != change.stored.obj["spec"]:
-            for kind in self._registry.put(change.stored.obj):
+            for kind in self._registry.serve(change.stored.obj):
                 strategy.reread(kind, self._store)
 
 

@@ -99,7 +99,7 @@ class FakePods:
         elif status is not None:
             body = {"metadata": {"uid": meta["uid"]}, "status": status}
             answer = await self._client.patch(PODS, name, namespace, body, subresource="status")
-            self._pods.put(answer)
+            self._pods.note_write(answer)
 
     def _stays(self, meta: Object) -> float:
         """Seconds that a deleted pod is still to be there."""

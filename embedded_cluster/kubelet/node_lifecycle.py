@@ -121,7 +121,7 @@ class NodeLifecycle:
             _log.info("node %s was not heard of for %.0f s: it is lost", name, self._grace)
             await self._tell(self._nodes, NODES, node, conditions)
         if (wanted := taints(node, now, silent=silent)) is not None:
-            self._nodes.put(
+            self._nodes.note_write(
                 await self._client.patch(NODES, name, None, {"spec": {"taints": wanted}})
             )
         if not silent or (since := silent_since(self._nodes.get(name) or node)) is None:
@@ -153,4 +153,4 @@ class NodeLifecycle:
             subresource="status",
             patch_type="strategic",
         )
-        informer.put(answer)
+        informer.note_write(answer)

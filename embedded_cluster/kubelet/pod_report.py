@@ -116,7 +116,7 @@ class PodReport:
             ),
         )
         if answer is not None:
-            self._pods.put(answer)
+            self._pods.note_write(answer)
 
     async def _until_answered(
         self, what: str, request: Callable[[], Coroutine[Any, Any, Object]]

@@ -88,7 +88,7 @@ class Executor:
                 await self._set_status(effect)
             case Create(resource, body):
                 with contextlib.suppress(AlreadyExists):
-                    self._stores[resource].put(await self._client.create(resource, body))
+                    self._stores[resource].note_write(await self._client.create(resource, body))
 
     async def _set_status(self, effect: SetStatus) -> None:
         resource, (namespace, _, name) = effect.resource, effect.key.rpartition("/")
@@ -103,7 +103,7 @@ class Executor:
             # By which conditions that others wrote stay; custom resources know no such patch.
             patch_type="strategic" if resource is PODS else "merge",
         )
-        self._stores[resource].put(answer)
+        self._stores[resource].note_write(answer)
 
     async def _bind(self, pod: Task, node: str) -> None:
         self.bound[pod.uid] = node
@@ -140,7 +140,7 @@ class Executor:
             raise
         # A pod whose grace is over is answered as it was last; only a leaving one is still there.
         if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
-            self._stores[PODS].put(answer)
+            self._stores[PODS].note_write(answer)
 
     async def _tell(
         self, resource: Resource, key: str, reason: str, message: str, *, warning: bool = False

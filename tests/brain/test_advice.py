@@ -24,10 +24,10 @@ from volcano_elastic.brain.observation import (
     largest,
     leanest,
     measured,
+    reported,
+    reported_gpus,
     runs_untold,
     seen,
-    told,
-    told_gpus,
     usage,
 )
 from volcano_elastic.brain.past import Past
@@ -107,13 +107,13 @@ def test_what_the_trainer_told_lately_needs_no_metrics_api() -> None:
     loads = {"time": "2026-01-01T12:00:00Z"}
     loads |= {"pods": {"a-worker-0": {"cpu": "1500m", "memory": "3Gi", "gpuPercent": 70}}}
     job = created(elastic={"loads": loads})
-    fresh = told([job], NOW + timedelta(minutes=5))
+    fresh = reported([job], NOW + timedelta(minutes=5))
     assert fresh == {("default", "a-worker-0"): amounts(1.5, 3)}
-    assert told([job], NOW + timedelta(minutes=7)) == {}, "nobody knows any more"
-    assert told_gpus([job], NOW) == {}, "that has no memory of a GPU has none"
+    assert reported([job], NOW + timedelta(minutes=7)) == {}, "nobody knows any more"
+    assert reported_gpus([job], NOW) == {}, "that has no memory of a GPU has none"
     loads["pods"]["a-worker-0"]["gpuMemory"] = "8Gi"
     use = GpuUse(amounts(1, 8).memory, Percent(70))
-    assert told_gpus([job], NOW) == {("default", "a-worker-0"): use}
+    assert reported_gpus([job], NOW) == {("default", "a-worker-0"): use}
     own = {"a-worker-0": amounts(1.5, 3)}
     gpus = {"a-worker-0": use}
     (found,) = measured(run(loads=()), [pod(0)], own, NOW, gpus).loads
@@ -121,7 +121,7 @@ def test_what_the_trainer_told_lately_needs_no_metrics_api() -> None:
     assert found.gpu.usual is not None and 70 <= found.gpu.usual.count <= 74
     (found,) = measured(run(loads=()), [pod(0)], own, NOW, {}).loads
     assert found.gpu is None
-    assert told([created(), created(elastic={"loads": {"pods": {}}})], NOW) == {}
+    assert reported([created(), created(elastic={"loads": {"pods": {}}})], NOW) == {}
     running = [pod(index) | {"status": {"phase": "Running"}} for index in (0, 1)]
     assert [runs_untold(one, fresh) for one in running] == [False, True]
     assert not runs_untold(pod(1), fresh), "it has nothing to tell yet"

@@ -43,8 +43,8 @@ def test_odd_amounts_and_clocks_that_jump_end_nothing(
         "recommendation": {"roles": {"Worker": told}},
     }
     seen = observation.seen(job, None, NOW)
-    observation.told([job], NOW)
-    observation.told_gpus([job], NOW)
+    observation.reported([job], NOW)
+    observation.reported_gpus([job], NOW)
     container = {"name": "pytorch", "usage": asked}
     observation.usage([{"metadata": {"name": "p"}, "containers": [container]}])
     nodes = [{"status": {"allocatable": one}} for one in (asked, told)]

@@ -83,7 +83,7 @@ async def served(*answers: bytes, before: tuple[Object, ...] = ()) -> AsyncItera
         async with Client(access) as client:
             found = Followed(Informer(client, PODS))
             for obj in before:
-                found.informer.put(obj)
+                found.informer.note_write(obj)
             running = asyncio.create_task(found.informer.run())
             try:
                 async with asyncio.timeout(PATIENCE):
@@ -97,31 +97,31 @@ async def served(*answers: bytes, before: tuple[Object, ...] = ()) -> AsyncItera
 
 
 def test_a_write_is_there_before_its_event_comes(followed: Followed) -> None:
-    followed.informer.put(pod("a", 7))
+    followed.informer.note_write(pod("a", 7))
     assert followed.versions == {"u-a": "7"} and followed.told == [(None, "u-a")]
-    followed.informer.put(pod("a", 7))
+    followed.informer.note_write(pod("a", 7))
     assert followed.told == [(None, "u-a")], "its own event is nothing new"
 
 
 def test_the_newer_version_wins_whichever_comes_last(followed: Followed) -> None:
     for version in (7, 6, 9, 8):
-        followed.informer.put(pod("a", version))
+        followed.informer.note_write(pod("a", version))
     assert followed.versions == {"u-a": "9"} and len(followed.told) == 2
 
 
 def test_an_answer_that_comes_after_the_deletion_brings_nothing_back(followed: Followed) -> None:
-    followed.informer.put(pod("a", 5))
+    followed.informer.note_write(pod("a", 5))
     followed.informer.drop(pod("a", 6))
-    followed.informer.put(pod("a", 5))
+    followed.informer.note_write(pod("a", 5))
     assert followed.versions == {} and followed.told == [(None, "u-a"), ("u-a", None)]
-    followed.informer.put(pod("a", 9, "another"))
+    followed.informer.note_write(pod("a", 9, "another"))
     assert followed.versions == {"another": "9"}, "but one of its name is another"
 
 
 def test_a_deletion_of_one_takes_no_other_of_its_name(followed: Followed) -> None:
-    followed.informer.put(pod("a", 9, "new"))
+    followed.informer.note_write(pod("a", 9, "new"))
     followed.informer.drop(pod("a", 8, "old"))
-    followed.informer.put(pod("a", 7, "older"))
+    followed.informer.note_write(pod("a", 7, "older"))
     assert followed.versions == {"new": "9"}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.embedded_cluster.apiserver.process import ApiServerProcess
 from tests.patience import eventually
-from volcano_elastic.kube.client import Client, Conflict, Fenced
+from volcano_elastic.kube.client import Client, Conflict, NotLeading
 from volcano_elastic.kube.lease import Election, Timing, claimable_in, claimed, released
 from volcano_elastic.kube.resource import CONFIGMAPS, LEASES, Object
 
@@ -137,9 +137,9 @@ async def test_one_of_two_leads_and_the_other_follows_at_once_when_it_stops(
         async with replica(server, "a", led, slow) as a:
             await asyncio.sleep(0.3)
             assert b.leads and not a.leads
-            with pytest.raises(Fenced, match="a does not hold the lease"):
-                a.election.fence()
-            assert 0 < b.election.fence() <= slow.renew_deadline
+            with pytest.raises(NotLeading, match="a does not hold the lease"):
+                a.election.write_limit()
+            assert 0 < b.election.write_limit() <= slow.renew_deadline
         assert await holder(client) == "b"
         assert led == ["b"]
     async with server.client() as client, replica(server, "a", led, slow) as a:
@@ -151,7 +151,7 @@ async def test_one_of_two_leads_and_the_other_follows_at_once_when_it_stops(
 
 
 @pytest.mark.process
-async def test_a_leader_that_cannot_renew_is_fenced_before_another_may_begin(
+async def test_a_leader_that_cannot_renew_stops_writing_before_another_may_begin(
     server: ApiServerProcess,
 ) -> None:
     led: list[str] = []
@@ -160,10 +160,10 @@ async def test_a_leader_that_cannot_renew_is_fenced_before_another_may_begin(
         server.process.send_signal(signal.SIGSTOP)
         try:
             # The last renewal may have been sent just before the server stopped.
-            assert a.election.fence() <= QUICK.renew_deadline < QUICK.lease_duration
+            assert a.election.write_limit() <= QUICK.renew_deadline < QUICK.lease_duration
             await until(a, leads=False)
-            with pytest.raises(Fenced):
-                a.election.fence()
+            with pytest.raises(NotLeading):
+                a.election.write_limit()
         finally:
             server.process.send_signal(signal.SIGCONT)
         await until(a)
@@ -197,18 +197,18 @@ async def test_work_that_ends_by_itself_is_not_taken_for_a_lost_lease(
 
 
 @pytest.mark.process
-async def test_a_fenced_client_begins_no_write_and_leaves_none_open(
+async def test_a_client_without_the_lease_begins_no_write_and_leaves_none_open(
     server: ApiServerProcess,
 ) -> None:
     left = [0.3]
 
-    def fence() -> float:
+    def write_limit() -> float:
         if left[0] <= 0:
-            raise Fenced("over")
+            raise NotLeading("over")
         return left[0]
 
     body = {"metadata": {"name": "c", "namespace": "default"}}
-    async with server.client() as free, Client(free.access, fence=fence) as client:
+    async with server.client() as free, Client(free.access, write_limit=write_limit) as client:
         await client.create(CONFIGMAPS, body)
         server.process.send_signal(signal.SIGSTOP)
         try:
@@ -217,7 +217,7 @@ async def test_a_fenced_client_begins_no_write_and_leaves_none_open(
         finally:
             server.process.send_signal(signal.SIGCONT)
         left[0] = 0
-        with pytest.raises(Fenced, match="over"):
+        with pytest.raises(NotLeading, match="over"):
             await client.delete(CONFIGMAPS, "c", "default")
         # Reading is free.
         assert (await client.get(CONFIGMAPS, "c", "default"))["metadata"]["name"] == "c"

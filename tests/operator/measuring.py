@@ -130,8 +130,8 @@ async def measuring(
         builder.change(None, policy)
     asked = job(rdzvPort=port - 1)
     asked["status"]["elastic"] |= elastic
-    cluster.jobs.put(asked)
-    cluster.pods.put(worker_zero("127.0.0.1"))
+    cluster.jobs.note_write(asked)
+    cluster.pods.note_write(worker_zero("127.0.0.1"))
     task = asyncio.create_task(measurement.run())
     try:
         yield cluster, builder, server

@@ -33,7 +33,7 @@ def test_a_size_is_written_once_and_again_when_much_has_changed() -> None:
 @given(SIZES, SIZES)
 def test_what_is_written_is_read_again_and_then_stays(commit: Bytes, tables: Bytes) -> None:
     written = to_write({}, commit, tables) or {}
-    told = checkpoint_size.told({"elastic": {"checkpointSize": written}})
+    told = checkpoint_size.reported({"elastic": {"checkpointSize": written}})
     for role, size in (("Worker", commit), ("PS", tables)):
         assert told.get(role) == (size.whole_mebibytes() if size else None)
     rounded = {role: Bytes.parse(text) for role, text in written.items()}

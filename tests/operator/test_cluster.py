@@ -34,13 +34,13 @@ def pod(*, uid: str = "p1", evicted: bool = True, owner: str = "u1") -> Object:
 
 def cluster(*, watch: bool = True, namespace: str | None = None) -> tuple[Cluster, Object]:
     made, job = Cluster(cast(Client, None), namespace=namespace), job_object()
-    made.jobs.put(job)
+    made.jobs.note_write(job)
     made.watch_evictions(on=watch)
     return made, job
 
 
 def come_and_go(seen: Cluster, found: Object) -> None:
-    seen.pods.put(found)
+    seen.pods.note_write(found)
     seen.pods.drop(found)
 
 
@@ -70,7 +70,7 @@ def test_a_job_of_the_same_name_has_nothing_to_do_with_it() -> None:
     come_and_go(seen, pod())
     again = copy.deepcopy(job)
     again["metadata"] |= {"uid": "u2", "resourceVersion": "9"}
-    seen.jobs.put(again)
+    seen.jobs.note_write(again)
     assert seen.evicted_of(again) == () and seen.evicted_of(job) == ()
 
 

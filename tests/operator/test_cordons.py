@@ -89,8 +89,8 @@ async def test_the_operator_cordons_where_the_policy_says_so(
             _, exclusion = failed(0)
             told = {"node": "n0", "reason": "ECC", "until": micro_timestamp(exclusion.until)}
             job["status"] = {"elastic": {"excludedNodes": [told]}}
-            cluster.jobs.put(job)
-            cluster.policies.put(
+            cluster.jobs.note_write(job)
+            cluster.policies.note_write(
                 {
                     "apiVersion": "policy.volcano-elastic.io/v1alpha1",
                     "kind": "QueuePolicy",
@@ -98,7 +98,7 @@ async def test_the_operator_cordons_where_the_policy_says_so(
                     "spec": {"queue": "default", "nodes": {"cordon": policy}},
                 }
             )
-            cluster.nodes.put(await client.get(NODES, "n0", None))
+            cluster.nodes.note_write(await client.get(NODES, "n0", None))
             await Cordons(cluster, builder).look()
             found = await client.get(NODES, "n0", None)
             assert found["spec"].get("unschedulable", False) is expected

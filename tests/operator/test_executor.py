@@ -129,7 +129,7 @@ class Refusing:
 async def test_a_pod_whose_deletion_is_refused_is_not_taken_for_gone() -> None:
     cluster, job = Cluster(cast(Client, Refusing())), job_object()
     meta = {"name": "a-worker-0", "namespace": "team", "uid": "p", "resourceVersion": "1"}
-    cluster.pods.put({"metadata": meta})
+    cluster.pods.note_write({"metadata": meta})
     with pytest.raises(Conflict):
         await Executor(cluster).perform(job, [DeletePod("a-worker-0", "p")], NOW)
     assert [found["metadata"]["uid"] for found in cluster.pods] == ["p"]
@@ -181,7 +181,7 @@ async def test_a_status_is_written_to_the_very_job_that_was_seen() -> None:
 async def test_a_deletion_means_one_pod_and_is_known_before_its_event() -> None:
     server = Answering(pod(2, deletionTimestamp="2026-01-01T00:00:30Z"))
     cluster = Cluster(cast(Client, server))
-    cluster.pods.put(pod())
+    cluster.pods.note_write(pod())
     await Executor(cluster).perform(job_object(), [DeletePod("a-worker-0", "p")], NOW)
     assert server.asked["uid"] == "p"
     assert [found["metadata"].get("deletionTimestamp") for found in cluster.pods] == [
@@ -192,7 +192,7 @@ async def test_a_deletion_means_one_pod_and_is_known_before_its_event() -> None:
 @pytest.mark.parametrize("action", [DeletePod("a-worker-0", "p"), PatchPod("a-worker-0", {})])
 async def test_what_is_gone_already_is_forgotten(action: DeletePod | PatchPod) -> None:
     cluster = Cluster(cast(Client, Answering(NotFound(404, "NotFound", "a-worker-0"))))
-    cluster.pods.put(pod())
+    cluster.pods.note_write(pod())
     await Executor(cluster).perform(job_object(), [action], NOW)
     assert list(cluster.pods) == []
 
@@ -232,7 +232,7 @@ async def test_a_refused_resize_is_told_and_holds_nothing_up(code: int, told: bo
     server = WithoutResize(error(code, "Reason", "not here"))
     cluster, job = Cluster(cast(Client, server)), job_object()
     meta = {"name": "a-worker-0", "namespace": "team", "uid": "p", "resourceVersion": "1"}
-    cluster.pods.put({"metadata": meta})
+    cluster.pods.note_write({"metadata": meta})
     executor = Executor(cluster)
     for _ in range(2):
         with contextlib.nullcontext() if told else pytest.raises(ApiError):
@@ -252,13 +252,13 @@ class Replaced:
     async def patch(self, *_: object, **__: object) -> Object:
         new = job_object()
         new["metadata"] |= {"uid": "u2", "resourceVersion": "9"}
-        self.cluster.jobs.put(new)
+        self.cluster.jobs.note_write(new)
         raise NotFound(404, "NotFound", "a")
 
 
 async def test_an_answer_about_a_job_that_went_does_not_take_its_successor_away() -> None:
     cluster, job = Replaced().cluster, job_object()
-    cluster.jobs.put(job)
+    cluster.jobs.note_write(job)
     await Executor(cluster).perform(job, [PatchStatus({})], NOW)
     assert [found["metadata"]["uid"] for found in cluster.jobs] == ["u2"]
 

@@ -43,4 +43,4 @@ def test_another_job_of_the_name_begins_without() -> None:
     failed.hear(parse(obj), (BAD,))
     obj["metadata"]["uid"] = "u2"
     assert not failed.of(parse(obj))
-    cluster.jobs.put(obj)
+    cluster.jobs.note_write(obj)

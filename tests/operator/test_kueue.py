@@ -268,7 +268,7 @@ class Scene:
         self.builder = built([node("n", 64), *objects])
         informer = self.cluster.others[JOB.kind]
         informer.on_change(self.builder.change)
-        informer.put(deepcopy(self.server.obj))
+        informer.note_write(deepcopy(self.server.obj))
         self.sizes = JobSizes(self.cluster, self.builder)
 
     async def at(self, now: datetime) -> int:

@@ -64,10 +64,10 @@ def world(backend: str = "volcano-elastic") -> tuple[Cluster, LostPods, PyTorchJ
     obj = job_object(elastic={"min": 2, "max": 2, "rdzvBackend": backend})
     obj["apiVersion"], obj["kind"] = "kubeflow.org/v1", "PyTorchJob"
     obj["metadata"].update(namespace="team", name="a")
-    cluster.jobs.put(obj)
+    cluster.jobs.note_write(obj)
     for index in (0, 1):
-        cluster.pods.put(pod(index, obj))
-        cluster.nodes.put(node(f"n{index}", 1, ready=True))
+        cluster.pods.note_write(pod(index, obj))
+        cluster.nodes.note_write(node(f"n{index}", 1, ready=True))
     return cluster, lost, parse(obj)
 
 
@@ -79,14 +79,14 @@ async def test_jobs_with_a_pod_on_a_node_in_trouble_are_asked_about_and_told() -
     task = asyncio.create_task(lost.run())
     try:
         lost.hear(job, Report(heard=frozenset({0, 1})))
-        cluster.nodes.put(node("n1", 2, ready=False))
+        cluster.nodes.note_write(node("n1", 2, ready=False))
         await asyncio.wait_for(asked.wait(), 120)
         assert not lost.of(job).lost and not told, "one witness alone"
         lost.hear(job, Report(heard=frozenset({0})))
         assert not lost.of(job).lost, "agents may be on their way to another coordinator"
         lost.hear(job, Report(heard=frozenset({0})))
         assert set(lost.of(job).lost) == {"pod-1"} and told == ["team/a"]
-        cluster.nodes.put(node("n1", 3, ready=True))
+        cluster.nodes.note_write(node("n1", 3, ready=True))
         assert not lost.of(job).lost, "the node has come back, and its pod may, too"
     finally:
         task.cancel()
@@ -94,11 +94,11 @@ async def test_jobs_with_a_pod_on_a_node_in_trouble_are_asked_about_and_told() -
 
 async def test_no_answer_is_no_word_about_other_pods() -> None:
     cluster, lost, job = world()
-    cluster.nodes.put(node("n1", 2, ready=False))
+    cluster.nodes.note_write(node("n1", 2, ready=False))
     lost.hear(job, Report(heard=frozenset({0, 1})))
     lost.hear(job, Report())
     assert not lost.of(job).lost
-    cluster.nodes.put(node("n0", 2, ready=False))
+    cluster.nodes.note_write(node("n0", 2, ready=False))
     assert not lost.of(job).lost, "it was asked before"
     lost.hear(job, Report())
     assert set(lost.of(job).lost) == {"pod-0"}
@@ -108,7 +108,7 @@ async def test_a_coordinators_silence_speaks_against_the_pod_that_was_elected_it
     cluster, lost, job = world()
     lost.hear(job, Report(heard=frozenset({0, 1}), host="10.0.0.1"))
     for index in (0, 1):
-        cluster.nodes.put(node(f"n{index}", 2, ready=False))
+        cluster.nodes.note_write(node(f"n{index}", 2, ready=False))
     lost.hear(job, Report(host="10.0.0.1"))
     lost.hear(job, Report(host="10.0.0.1"))
     assert set(lost.of(job).lost) == {"pod-1"}
@@ -117,7 +117,7 @@ async def test_a_coordinators_silence_speaks_against_the_pod_that_was_elected_it
 async def test_a_pod_that_only_just_began_is_lost_with_its_node_though_it_was_never_heard() -> None:
     cluster, lost, job = world()
     lost.hear(job, Report())
-    cluster.nodes.put(node("n0", 2, ready=False))
+    cluster.nodes.note_write(node("n0", 2, ready=False))
     lost.hear(job, Report())
     assert set(lost.of(job).lost) == {"pod-0"}
 
@@ -127,7 +127,7 @@ async def test_a_coordinator_that_could_not_be_asked_was_not_silent() -> None:
     now = [NOW]
     lost._clock = lambda: now[0]
     lost.hear(job, Report(heard=frozenset({0, 1})))
-    cluster.nodes.put(node("n0", 2, ready=False))
+    cluster.nodes.note_write(node("n0", 2, ready=False))
     for _ in range(2):
         now[0] += timedelta(seconds=1)
         lost.hear(job, Report(asked=False))
@@ -145,7 +145,7 @@ async def test_an_operator_that_reaches_no_pod_takes_none_for_silent() -> None:
     lost._clock = lambda: now[0] + timedelta(seconds=next(seconds))
     lost.hear(job, Report())
     now[0] += timedelta(seconds=61)
-    cluster.nodes.put(node("n0", 2, ready=False))
+    cluster.nodes.note_write(node("n0", 2, ready=False))
     lost.hear(job, Report())
     lost.hear(job, Report())
     assert not lost.of(job).lost, "a NetworkPolicy may keep it from them"
@@ -175,7 +175,7 @@ async def test_a_healthy_host_stays_while_only_the_operator_does_not_hear_it(vou
 async def test_a_host_in_trouble_stays_while_agents_hear_it_though_the_operator_does_not() -> None:
     cluster, lost, job = world()
     lost.hear(job, Report(heard=frozenset({0, 1})))
-    cluster.nodes.put(node("n0", 2, ready=False))
+    cluster.nodes.note_write(node("n0", 2, ready=False))
     for _ in range(9):
         lost.hear(job, Report(reached=True, vouched=True))
     assert not lost.of(job).lost, "its node and the operator are cut off from one another"
@@ -190,7 +190,7 @@ async def test_a_nodes_wrong_clock_makes_no_pod_lost_sooner_or_later(stamp: str)
     now = [NOW]
     lost._clock = lambda: now[0]
     lost.hear(job, Report(heard=frozenset({0, 1})))
-    cluster.nodes.put(node("n1", 2, ready=False, stamp=stamp))
+    cluster.nodes.note_write(node("n1", 2, ready=False, stamp=stamp))
     now[0] += timedelta(seconds=299)
     lost.hear(job, Report(heard=frozenset({0, 1})))
     assert not lost.of(job).lost
@@ -203,20 +203,20 @@ async def test_a_clock_begins_anew_where_the_watch_missed_that_a_node_was_back()
     now = [NOW]
     lost._clock = lambda: now[0]
     lost.hear(job, Report(heard=frozenset({0, 1})))
-    cluster.nodes.put(node("n1", 2, ready=False, stamp="2026-01-01T12:00:00Z"))
+    cluster.nodes.note_write(node("n1", 2, ready=False, stamp="2026-01-01T12:00:00Z"))
     now[0] += timedelta(seconds=601)
-    cluster.nodes.put(node("n1", 3, ready=False, stamp="2026-01-01T12:10:00Z"))
+    cluster.nodes.note_write(node("n1", 3, ready=False, stamp="2026-01-01T12:10:00Z"))
     lost.hear(job, Report(heard=frozenset({0, 1})))
     assert not lost.of(job).lost
 
 
 async def test_under_stock_torchrun_a_container_that_began_anew_speaks_against_worker_0() -> None:
     cluster, lost, job = world("c10d")
-    cluster.nodes.put(node("n0", 2, ready=False))
+    cluster.nodes.note_write(node("n0", 2, ready=False))
     assert not lost.of(job).lost
     peer = pod(1, cluster.jobs.get(job.key) or {})
     peer["metadata"]["resourceVersion"] = "2"
     ended = {"terminated": {"exitCode": 1, "finishedAt": "2026-01-01T11:59:00Z"}}
     peer["status"]["containerStatuses"] = [{"name": "pytorch", "lastState": ended}]
-    cluster.pods.put(peer)
+    cluster.pods.note_write(peer)
     assert set(lost.of(job).lost) == {"pod-0"}

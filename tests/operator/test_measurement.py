@@ -70,7 +70,7 @@ async def test_an_edited_range_is_told_at_once(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.wait_for(one.asked.wait(), 120)
         edited = job(rdzvPort=port - 1, max=8)
         edited["metadata"] |= {"generation": 2, "resourceVersion": "99"}
-        cluster.jobs.put(edited)
+        cluster.jobs.note_write(edited)
         # Its turn is in an hour.
         await asyncio.wait_for(one.changed.wait(), 120)
     assert one.range == {"min": 1, "max": 8}
@@ -114,7 +114,7 @@ async def test_a_coordinator_that_could_not_be_asked_is_not_taken_for_silent() -
         assert (await asyncio.wait_for(told.get(), 120)).heard == {0}
         edited = job(rdzvPort=port - 1, max=8)  # is told at once, were there a token
         edited["metadata"] |= {"generation": 2, "resourceVersion": "99"}
-        cluster.jobs.put(edited)
+        cluster.jobs.note_write(edited)
         await asyncio.wait_for(refused.wait(), 120)
         assert not (await asyncio.wait_for(told.get(), 120)).asked
 
@@ -222,7 +222,7 @@ async def test_a_job_that_ends_has_its_last_ledger_at_once(monkeypatch: pytest.M
         ended = job(rdzvPort=port - 1)
         ended["metadata"] |= {"resourceVersion": "99"}
         ended["status"]["conditions"] = [{"type": "Succeeded", "status": "True"}]
-        cluster.jobs.put(ended)
+        cluster.jobs.note_write(ended)
         async with asyncio.timeout(120):
             while written() != [1, 2]:  # noqa: ASYNC110  # a plain server
                 await asyncio.sleep(0.05)
@@ -244,7 +244,7 @@ async def test_a_node_that_is_left_out_of_training_is_an_event_once() -> None:
                 await asyncio.sleep(0.05)
             before, edited = asked, job(rdzvPort=port - 1)
             edited["metadata"] |= {"generation": 2, "resourceVersion": "99"}
-            cluster.jobs.put(edited)
+            cluster.jobs.note_write(edited)
             while asked == before:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     (event,) = server.created

@@ -99,13 +99,13 @@ async def test_the_new_host_is_asked_and_told_which_pods_have_ended() -> None:
     # The agent's service, on the second port after the job's, and the coordinator's are one.
     async with serving(app) as port, measuring(port - 1) as (cluster, _, _):
         cluster.pods.drop(worker_zero())
-        cluster.pods.put(pod(0))
-        cluster.pods.put(pod(1))
+        cluster.pods.note_write(pod(0))
+        cluster.pods.note_write(pod(1))
         await asyncio.wait_for(asked.wait(), 120)
         anew = pod(0)
         anew["metadata"] |= {"uid": "anew", "resourceVersion": "99"}
         anew["status"] = {}
-        cluster.pods.put(anew)  # its making is known before the other's end
+        cluster.pods.note_write(anew)  # its making is known before the other's end
         told = {"addresses": ["127.0.0.1"], "pods": [{"address": "127.0.0.1", "index": 0}]}
         assert await asyncio.wait_for(gone.get(), 120) == told
 
@@ -138,7 +138,7 @@ async def test_one_that_agents_call_by_a_name_is_told_which_pods_have_ended() ->
             worker = pod(0)
             worker["metadata"] |= {"uid": uid}
             worker["status"]["podIP"] = address
-            cluster.pods.put(worker)
+            cluster.pods.note_write(worker)
             if uid == "before":
                 cluster.pods.drop(worker)
         told = {"addresses": ["127.0.0.9"], "pods": [{"address": "127.0.0.9", "index": 0}]}
@@ -152,16 +152,16 @@ def test_a_pod_that_ends_counts_no_other_of_its_node_out() -> None:
         found = pod(index)
         found["status"]["podIP"] = "10.0.0.1" if index < 2 else "10.0.0.2"
         (here if index < 2 else other).append(found)
-    assert not ended.told("team/a", [*here, *other])
+    assert not ended.report("team/a", [*here, *other])
     ended.end("team/a", here[0])
     first, second = ({"address": "10.0.0.1", "index": index} for index in range(2))
     # A trainer that knows addresses alone is told of none that another has.
-    assert ended.told("team/a", [here[1], *other]) == {"addresses": [], "pods": [first]}
+    assert ended.report("team/a", [here[1], *other]) == {"addresses": [], "pods": [first]}
     ended.end("team/a", here[1])
     both = {"addresses": ["10.0.0.1"], "pods": [first, second]}
-    assert ended.told("team/a", other) == both
+    assert ended.report("team/a", other) == both
     ended.begin("team/a", here[0])
-    assert ended.told("team/a", [here[0]]) == {"addresses": [], "pods": [second]}
+    assert ended.report("team/a", [here[0]]) == {"addresses": [], "pods": [second]}
 
 
 @pytest.mark.parametrize("hears", [False, True])
@@ -184,6 +184,6 @@ async def test_a_new_host_that_gives_no_answer_is_the_one_that_is_silent(
     app.router.add_get("/host", host)
     async with serving(app) as port, measuring(port - 1) as (cluster, _, _):
         cluster.pods.drop(worker_zero())
-        cluster.pods.put(pod(1))
+        cluster.pods.note_write(pod(1))
         while await asyncio.wait_for(heard.get(), 120) != (None, "127.0.0.3"):
             pass

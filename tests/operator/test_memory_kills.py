@@ -43,13 +43,13 @@ def test_a_kill_is_of_the_pod_that_was_there_and_for_ten_minutes() -> None:
     cluster = Cluster(cast(Client, None))
     kills = MemoryKills(cluster, lambda: now)
     kills.on_news(told.append)
-    cluster.pods.put(pod("p1", NOW - timedelta(hours=1)))
+    cluster.pods.note_write(pod("p1", NOW - timedelta(hours=1)))
     kills.hear(job(), [kill(out_of_memory=False)])
     assert not told and not kills.of(job())
     kills.hear(job(), [kill()])
     assert told == ["team/a"] and kills.of(job()) == {"p1"}
     assert not kills.of(job("u2")), "another job of the name"
-    cluster.pods.put(pod("p2", NOW - timedelta(minutes=5)))
+    cluster.pods.note_write(pod("p2", NOW - timedelta(minutes=5)))
     kills.hear(job(), [kill()])
     assert kills.of(job()) == {"p1"} and len(told) == 1, "its successor has nothing to do with it"
     now += timedelta(minutes=10)
@@ -59,7 +59,7 @@ def test_a_kill_is_of_the_pod_that_was_there_and_for_ten_minutes() -> None:
 def test_a_kill_of_an_earlier_life_counts_for_nothing() -> None:
     cluster = Cluster(cast(Client, None))
     kills = MemoryKills(cluster, lambda: NOW)
-    cluster.pods.put(pod("p1", NOW + timedelta(seconds=1)))
+    cluster.pods.note_write(pod("p1", NOW + timedelta(seconds=1)))
     kills.hear(job(), [kill(), kill(2, worker=0)])
     assert not kills.of(job())
     kills.hear(job(), [kill(), kill(3, NOW + timedelta(seconds=2))])

@@ -199,7 +199,7 @@ class Scene:
         self.builder = SnapshotBuilder(adapters=ADAPTERS)
         self.informer = self.cluster.others[adapter.kind]
         self.informer.on_change(self.builder.change)
-        self.informer.put(deepcopy(obj))
+        self.informer.note_write(deepcopy(obj))
         for one in pods_of(adapter, nodeName="n"):
             self.builder.change(None, one)
         self.builder.change(None, node("n", 4))
@@ -232,7 +232,7 @@ async def test_a_job_that_has_changed_since_is_planned_anew() -> None:
     scene.server.obj["metadata"]["resourceVersion"] = "8"
     assert await scene.carry_out() == {"team/job/a"}
     assert scene.server.events == []
-    scene.informer.put(deepcopy(scene.server.obj))
+    scene.informer.note_write(deepcopy(scene.server.obj))
     assert await scene.carry_out() == frozenset()
 
 
@@ -254,7 +254,7 @@ async def test_a_size_that_is_refused_is_told_once_and_not_asked_for_again() -> 
     edited = deepcopy(scene.server.obj)
     edited["metadata"] |= {"resourceVersion": "9", "generation": 9}
     scene.server.obj, scene.server.failing = edited, None
-    scene.informer.put(deepcopy(edited))
+    scene.informer.note_write(deepcopy(edited))
     await scene.sizes.carry_out({}, NOW + REFUSED_FOR, 2.0)
     assert await scene.carry_out(NOW + REFUSED_FOR) == frozenset()
     assert scene.server.obj["spec"]["trainer"]["numNodes"] == 4

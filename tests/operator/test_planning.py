@@ -145,13 +145,13 @@ class Scene:
         meta["creationTimestamp"] = "2026-01-01T12:00:00Z"
         obj = {"metadata": meta, "spec": {"queue": "q"} | spec}
         self.server.objects["p"] = obj
-        self.cluster.policies.put(obj)
+        self.cluster.policies.note_write(obj)
 
     def put_job(self, **spec: Any) -> Object:
         obj = job_object(elastic={"min": 1, "max": 4}, **spec)
         obj["spec"]["runPolicy"] = {"schedulingPolicy": {"queue": "q"}}
         self.server.objects["a"] = obj
-        self.cluster.jobs.put(obj)
+        self.cluster.jobs.note_write(obj)
         return obj
 
     async def until(self, holds: Callable[[], object], what: str) -> None:
@@ -202,7 +202,7 @@ async def scene(*plans: Plan | Exception) -> AsyncIterator[Scene]:
     found.put_policy()
     found.put_job()
     queue = {"metadata": {"name": "q", "uid": "q", "resourceVersion": "1"}, "spec": {}}
-    cluster.queues.put(queue)
+    cluster.queues.note_write(queue)
     found.lead()
     try:
         yield found
@@ -361,7 +361,7 @@ class Stubborn(Executor):
             if status is not None:
                 version = str(int(job["metadata"]["resourceVersion"]) + 1)
                 meta = job["metadata"] | {"resourceVersion": version}
-                self._cluster.jobs.put(merged(job, {"status": status}) | {"metadata": meta})
+                self._cluster.jobs.note_write(merged(job, {"status": status}) | {"metadata": meta})
 
 
 async def carried_out(error: Exception | None, desired: int) -> frozenset[str]:
@@ -380,7 +380,7 @@ async def carried_out(error: Exception | None, desired: int) -> frozenset[str]:
     )
     obj = job_object(elastic={"min": 1, "max": 4})
     obj["status"] = {"elastic": {"desired": desired}}
-    cluster.jobs.put(obj)
+    cluster.jobs.note_write(obj)
     task = asyncio.create_task(controller.run())
     await asyncio.sleep(0.1)
     executor.error = error

@@ -20,9 +20,9 @@ from volcano_elastic.operator.resize_trace import (
     complete,
     ended,
     saw,
-    told,
+    with_rounds,
 )
-from volcano_elastic.operator.round_report import ToldRound
+from volcano_elastic.operator.round_report import ReportedRound
 from volcano_elastic.operator.trace_exporter import TraceExporter
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -63,7 +63,7 @@ def entry(number: int, world: int, since: float, **more: float | None) -> Object
     return {"round": number, "world": world, "time": begun + since, "reason": "r", **clocks}
 
 
-def rounds(*entries: Object) -> tuple[ToldRound, ...]:
+def rounds(*entries: Object) -> tuple[ReportedRound, ...]:
     return round_report.read(list(entries))
 
 
@@ -79,7 +79,9 @@ def grown() -> Resizing:
     found = saw(found, pod(new), pod(new, "n1"), at(0.5))
     found = saw(found, pod(new, "n1"), pod(new, "n1", "Running"), at(1.0))
     before = entry(1, 1, -9, first_step_time=-8, last_step_time=4.0, end_time=4.2)
-    return told(found, rounds(before, entry(2, 2, 4.5, first_step_time=5.0, last_step_time=6.0)))
+    return with_rounds(
+        found, rounds(before, entry(2, 2, 4.5, first_step_time=5.0, last_step_time=6.0))
+    )
 
 
 def test_growth_is_told_from_the_plan_to_the_first_step() -> None:
@@ -109,7 +111,7 @@ def test_shrinking_tells_who_left() -> None:
     found = saw(found, stays, stays, at(0.3))
     found = saw(found, leaves, pod("a-worker-1", "n", "Running", leaving=True), at(0.4))
     found = saw(found, pod("a-worker-1", "n", leaving=True), None, at(2.0))
-    found = told(found, rounds(entry(2, 1, 1.0, first_step_time=1.2)))
+    found = with_rounds(found, rounds(entry(2, 1, 1.0, first_step_time=1.2)))
     trace = resize_trace.trace(found, Outcome.COMPLETE, at(9))
     (left,) = [part for part in trace.parts if part.name.startswith("pod")]
     assert (left.name, left.start, left.end) == ("pod leaves", at(0.4), at(2.0))
@@ -119,11 +121,11 @@ def test_shrinking_tells_who_left() -> None:
 def test_only_a_round_of_the_new_size_that_made_a_step_is_the_end() -> None:
     found = resizing(1, 3)
     old = entry(1, 3, -5, first_step_time=-4)
-    assert not complete(told(found, rounds(old))), "that one was known before the decision"
+    assert not complete(with_rounds(found, rounds(old))), "that one was known before the decision"
     smaller = entry(2, 2, 1, first_step_time=2)
-    assert not complete(told(found, rounds(old, smaller)))
-    assert not complete(told(found, rounds(old, smaller, entry(3, 3, 3))))
-    done = told(found, rounds(old, smaller, entry(3, 3, 3, first_step_time=4)))
+    assert not complete(with_rounds(found, rounds(old, smaller)))
+    assert not complete(with_rounds(found, rounds(old, smaller, entry(3, 3, 3))))
+    done = with_rounds(found, rounds(old, smaller, entry(3, 3, 3, first_step_time=4)))
     assert complete(done)
     assert names(resize_trace.trace(done, Outcome.COMPLETE, at(9)))[2:] == ["no step", "no step"]
     assert not complete(replace(done, written=None))
@@ -133,13 +135,13 @@ def test_only_a_round_of_the_new_size_that_made_a_step_is_the_end() -> None:
 def test_of_a_job_not_heard_of_before_only_the_newest_round_counts() -> None:
     found = resizing(1, 2, round_before=None)
     ended, running = entry(1, 2, -9, first_step_time=-8), entry(2, 1, -5, first_step_time=-4)
-    found = told(found, rounds(ended, running))
+    found = with_rounds(found, rounds(ended, running))
     assert not complete(found)
-    assert complete(told(found, rounds(ended, running, entry(3, 2, 1, first_step_time=2))))
+    assert complete(with_rounds(found, rounds(ended, running, entry(3, 2, 1, first_step_time=2))))
 
 
-def told_together(*resizings: Resizing, of: tuple[ToldRound, ...]) -> list[tuple[str, Outcome]]:
-    over, _ = ended([told(one, of) for one in resizings])
+def told_together(*resizings: Resizing, of: tuple[ReportedRound, ...]) -> list[tuple[str, Outcome]]:
+    over, _ = ended([with_rounds(one, of) for one in resizings])
     return [(f"{one.old} to {one.new}", outcome) for one, outcome in over]
 
 
@@ -265,7 +267,7 @@ def test_whatever_is_told_no_span_ends_before_it_begins(
             there[name] = pod(name, "n", "Running" if what == "run" else "Pending")
         if old is not None or name in there:
             found = saw(found, old, there.get(name), at(when))
-    found = told(found, rounds(*told_entries))
+    found = with_rounds(found, rounds(*told_entries))
 
     def check(span: Span) -> None:
         assert span.start <= span.end, span

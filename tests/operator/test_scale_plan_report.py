@@ -48,7 +48,7 @@ async def test_an_operator_of_one_namespace_writes_no_others_and_a_refusal_is_tr
     server = Plans()
     cluster = server.cluster = Cluster(cast(Client, server), namespace="team")
     for namespace in ("team", "elsewhere"):
-        cluster.scale_plans.put(scale_plan(namespace))
+        cluster.scale_plans.note_write(scale_plan(namespace))
     report = ScalePlanReport(cluster, SnapshotBuilder(), lambda: NOW)
     task = asyncio.create_task(report.run())
     try:

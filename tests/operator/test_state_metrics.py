@@ -18,7 +18,7 @@ def test_a_queues_time_is_told_by_its_use_and_as_granted_and_wanted() -> None:
         job["metadata"] |= {"name": f"job-{index}", "uid": f"u{index}"}
         known = {"milliseconds": {"productive_training": 6000, "hang": 1500}}
         job["status"] = {"elastic": {"goodput": with_places(known, 1000, granted=3, wanted=4)}}
-        cluster.jobs.put(job)
+        cluster.jobs.note_write(job)
     found = {}
     for family in StateMetrics((), cluster.jobs, lambda: 0).collect():
         for sample in family.samples:

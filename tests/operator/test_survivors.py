@@ -38,7 +38,7 @@ class Scene:
         self.obj = job_object(elastic=elastic)
         self.obj["metadata"].update(namespace="team", name="a")
         self.obj["status"] = {"elastic": {"desired": 2}}
-        self.cluster.jobs.put(self.obj)
+        self.cluster.jobs.note_write(self.obj)
         self.job = parse(self.obj)
         self._version = 1
         for index in (0, 1):
@@ -55,7 +55,7 @@ class Scene:
         owner = {"kind": "PyTorchJob", "name": "a", "uid": "u1", "controller": True}
         container = {"name": "pytorch", "restartCount": restarts}
         told = {"phase": "Running", "podIP": f"10.0.0.{index}", "containerStatuses": [container]}
-        self.cluster.pods.put(
+        self.cluster.pods.note_write(
             {
                 "kind": "Pod",
                 "metadata": {
@@ -215,7 +215,7 @@ def test_a_job_of_another_scheduler_which_is_never_asked_needs_its_worker_0() ->
     template = other["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
     template["spec"]["schedulerName"] = "default-scheduler"
     other["metadata"]["resourceVersion"] = "2"
-    scene.cluster.jobs.put(other)
+    scene.cluster.jobs.note_write(other)
     assert scene.survivors.needed(parse(other))
 
 
@@ -231,5 +231,5 @@ def test_what_was_heard_of_a_job_is_not_said_of_the_next_of_its_name() -> None:
     scene.cluster.jobs.drop(scene.obj)
     other = copied(scene.obj)
     other["metadata"] |= {"uid": "u2", "resourceVersion": "9"}
-    scene.cluster.jobs.put(other)
+    scene.cluster.jobs.note_write(other)
     assert not scene.builder.needs_first("team/a")

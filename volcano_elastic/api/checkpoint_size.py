@@ -18,7 +18,7 @@ CHECKPOINT_ANNOTATION = ANNOTATION_PREFIX + "checkpoint-size"
 SERVING = next(role.name for role in known() if role.serves)
 
 
-def told(status: Mapping[str, Any]) -> dict[str, Bytes]:
+def reported(status: Mapping[str, Any]) -> dict[str, Bytes]:
     """Return what a job's status tells, by role."""
     found = ((status.get("elastic") or {}).get(FIELD) or {}).items()
     return {role: size for role, text in found if (size := _parsed(text))}
@@ -27,7 +27,7 @@ def told(status: Mapping[str, Any]) -> dict[str, Bytes]:
 def of_servers(annotations: Mapping[str, Any], status: Mapping[str, Any]) -> Bytes | None:
     """Return what parameter servers are going to hold that begin with the job's checkpoint; None:
     there is none, or nobody tells."""
-    return told(status).get(SERVING) or _parsed(annotations.get(CHECKPOINT_ANNOTATION))
+    return reported(status).get(SERVING) or _parsed(annotations.get(CHECKPOINT_ANNOTATION))
 
 
 def _parsed(text: Any) -> Bytes | None:

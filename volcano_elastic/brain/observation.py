@@ -51,7 +51,8 @@ def seen(job: Object, before: Run | None, now: datetime, *, deleted: bool = Fals
         out_of_memory=len(elastic.get("memory") or {}),
         speeds={int(size): float(speed) for size, speed in (elastic.get("speeds") or {}).items()},
         loads=() if before is None else before.loads,
-        checkpoint=checkpoint_size.told(status) or ({} if before is None else before.checkpoint),
+        checkpoint=checkpoint_size.reported(status)
+        or ({} if before is None else before.checkpoint),
     )
 
 
@@ -96,20 +97,20 @@ def usage(items: Iterable[Object]) -> dict[tuple[str, str], Amounts]:
     return found
 
 
-def told(jobs: Iterable[Object], now: datetime) -> dict[tuple[str, str], Amounts]:
+def reported(jobs: Iterable[Object], now: datetime) -> dict[tuple[str, str], Amounts]:
     """Return by namespace and name what pods' training containers use, as the trainer in them
     measured it and their job's status tells it; what it told too long ago is left out."""
     found = {}
-    for place, load in _told(jobs, now):
+    for place, load in _reported(jobs, now):
         with contextlib.suppress(quantity.QuantityError):
             found[place] = _amounts(load)
     return found
 
 
-def told_gpus(jobs: Iterable[Object], now: datetime) -> dict[tuple[str, str], GpuUse]:
+def reported_gpus(jobs: Iterable[Object], now: datetime) -> dict[tuple[str, str], GpuUse]:
     """Return likewise what those use of their GPUs that have any."""
     found = {}
-    for place, load in _told(jobs, now):
+    for place, load in _reported(jobs, now):
         memory, percent = load.get("gpuMemory"), load.get("gpuPercent")
         if memory is None:
             continue
@@ -119,7 +120,7 @@ def told_gpus(jobs: Iterable[Object], now: datetime) -> dict[tuple[str, str], Gp
     return found
 
 
-def _told(jobs: Iterable[Object], now: datetime) -> Iterator[tuple[tuple[str, str], Object]]:
+def _reported(jobs: Iterable[Object], now: datetime) -> Iterator[tuple[tuple[str, str], Object]]:
     for job in jobs:
         loads = ((job.get("status") or {}).get("elastic") or {}).get("loads") or {}
         at = moment.parse_optional(loads.get("time"))
@@ -130,11 +131,11 @@ def _told(jobs: Iterable[Object], now: datetime) -> Iterator[tuple[tuple[str, st
             yield (namespace, name), load
 
 
-def runs_untold(pod: Object, told: Mapping[tuple[str, str], Amounts]) -> bool:
+def runs_untold(pod: Object, reported: Mapping[tuple[str, str], Amounts]) -> bool:
     """Return whether a pod runs of which `told` has nothing."""
     meta = pod["metadata"]
     running = (pod.get("status") or {}).get("phase") == "Running"
-    return running and (meta.get("namespace", "default"), meta["name"]) not in told
+    return running and (meta.get("namespace", "default"), meta["name"]) not in reported
 
 
 def requested(spec: Object) -> Amounts:
@@ -201,11 +202,11 @@ def bounds_memory(
 
 def _allocatable(nodes: Iterable[Object]) -> Iterator[Amounts]:
     for node in nodes:
-        told = (node.get("status") or {}).get("allocatable") or {}
-        if "cpu" in told and "memory" in told:
+        reported = (node.get("status") or {}).get("allocatable") or {}
+        if "cpu" in reported and "memory" in reported:
             # One odd node costs no job its advice.
             with contextlib.suppress(quantity.QuantityError):
-                yield _amounts(told)
+                yield _amounts(reported)
 
 
 def _end(status: Object, now: datetime) -> tuple[str, datetime | None]:
@@ -229,7 +230,7 @@ def _place(pod: Object) -> tuple[str, int] | None:
 
 
 def _amounts(found: Mapping[str, Any]) -> Amounts:
-    told = Amounts(Cpu.parse(found.get("cpu", 0)), Bytes.parse(found.get("memory", 0)))
-    if told.cpu < Cpu(0) or told.memory < Bytes(0):
-        raise quantity.QuantityError(f"expected amounts of 0 or more, found {told}")
-    return told
+    reported = Amounts(Cpu.parse(found.get("cpu", 0)), Bytes.parse(found.get("memory", 0)))
+    if reported.cpu < Cpu(0) or reported.memory < Bytes(0):
+        raise quantity.QuantityError(f"expected amounts of 0 or more, found {reported}")
+    return reported

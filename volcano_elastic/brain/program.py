@@ -354,7 +354,7 @@ class _Brain:
             return
         used = await self._used(client, pods)
         self._metrics.measured_pods.set(len(used))
-        gpus = observation.told_gpus(self._jobs.values(), datetime.now(UTC))
+        gpus = observation.reported_gpus(self._jobs.values(), datetime.now(UTC))
         await self._recorder.pods_measured(pods, used, gpus)
         try:
             await self._follow(client)
@@ -364,7 +364,7 @@ class _Brain:
     async def _used(self, client: Client, pods: Iterable[Object]) -> dict[tuple[str, str], Amounts]:
         """Return what pods use: as the trainer in them told, else by the metrics API or Prometheus,
         which is asked only where one runs that told nothing."""
-        told = observation.told(self._jobs.values(), datetime.now(UTC))
+        told = observation.reported(self._jobs.values(), datetime.now(UTC))
         if not any(observation.runs_untold(pod, told) for pod in pods):
             return told
         try:

@@ -83,7 +83,7 @@ class Recorder:
         Args:
             pods: of any jobs.
             used: as `observation.usage` returns it.
-            gpus: as `observation.told_gpus` does.
+            gpus: as `observation.reported_gpus` does.
         """
         now = self._clock()
         by_job: dict[str, list[Object]] = {}

@@ -35,8 +35,8 @@ _REFUSED_SECONDS = 1.0
 
 # Told of each answer: what was asked, the status code (0: there was no answer), seconds it took.
 Observer = Callable[[RequestInfo, int, float], None]
-# Seconds in which a write may be made, from now on; raises Fenced if there are none.
-Fence = Callable[[], float]
+# Seconds in which a write may be made, from now on; raises NotLeading if there are none.
+WriteLimit = Callable[[], float]
 
 
 class ApiError(Exception):
@@ -69,7 +69,7 @@ class Invalid(ApiError):
     """422: the object was refused; retrying the same is pointless."""
 
 
-class Fenced(TimeoutError):
+class NotLeading(TimeoutError):
     """Not sent, since the time in which this process may write is over."""
 
 
@@ -90,7 +90,7 @@ class Client:
 
     Args:
         observe: told of every answer, and of every request that got none.
-        fence: bounds every request but reads: none is begun, and none is left open, later.
+        write_limit: bounds every request but reads: none is begun, and none is left open, later.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class Client:
         *,
         user_agent: str = "volcano-elastic",
         observe: Observer | None = None,
-        fence: Fence | None = None,
+        write_limit: WriteLimit | None = None,
     ) -> None:
         self.access = access
         self._user_agent = user_agent
         self._observe: Observer = observe or _nobody
-        self._fence = fence
+        self._write_limit = write_limit
         self._credentials = access.headers
         self._renewed = time.monotonic() - _REFUSED_SECONDS
         self._renewing = asyncio.Lock()
@@ -176,7 +176,7 @@ class Client:
         info = request_info(method, path)
         for _ in range(2):
             credentials = await self._authorized()
-            limit = None if self._fence is None or method == "GET" else self._fence()
+            limit = None if self._write_limit is None or method == "GET" else self._write_limit()
             started, code = time.monotonic(), 0
             try:
                 async with (

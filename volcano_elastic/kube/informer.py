@@ -75,7 +75,7 @@ class Informer:
     def __len__(self) -> int:
         return len(self._store)
 
-    def put(self, obj: Object) -> None:
+    def note_write(self, obj: Object) -> None:
         """Enters the answer of a write of our own."""
         if self._unseen is None:
             self._unseen = (_version(obj), time.monotonic())

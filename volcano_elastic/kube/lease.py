@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 
 import aiohttp
 
-from volcano_elastic.kube.client import ApiError, Client, Conflict, Fenced
+from volcano_elastic.kube.client import ApiError, Client, Conflict, NotLeading
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import LEASES, Object
 
@@ -130,15 +130,15 @@ class Election:
     def leading(self) -> bool:
         return self._clock() < self._write_until
 
-    def fence(self) -> float:
+    def write_limit(self) -> float:
         """Seconds for which we may still write.
 
         Raises:
-            Fenced: we do not lead.
+            NotLeading: we do not lead.
         """
         left = self._write_until - self._clock()
         if left <= 0:
-            raise Fenced(f"{self._identity} does not hold the lease {self._name}")
+            raise NotLeading(f"{self._identity} does not hold the lease {self._name}")
         return left
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:

@@ -149,7 +149,7 @@ async def run(
                 access,
                 user_agent=COMPONENT,
                 observe=metrics.answered,
-                fence=election.fence if election else None,
+                write_limit=election.write_limit if election else None,
             )
         )
         adapters = [a for a in ADAPTERS if a.kind in options.other_jobs]

@@ -15,13 +15,13 @@ _MUCH = 0.1
 _MOST_BYTES = 1 << 60
 
 
-def read(told: object) -> Bytes | None:
+def read(reported: object) -> Bytes | None:
     """Return the size of the newest commit; None where none is told, or it makes no sense.
 
     Args:
         told: bytes, or nothing.
     """
-    return Bytes(told) if type(told) is int and 0 < told <= _MOST_BYTES else None
+    return Bytes(reported) if type(reported) is int and 0 < reported <= _MOST_BYTES else None
 
 
 def to_write(

@@ -32,7 +32,7 @@ from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.hang_report import HungRound
 from volcano_elastic.operator.load_report import PodUse
 from volcano_elastic.operator.progress_report import Progress
-from volcano_elastic.operator.round_report import ToldRound
+from volcano_elastic.operator.round_report import ReportedRound
 from volcano_elastic.operator.straggler_report import SlowRank
 from volcano_elastic.operator.token import HEADER
 from volcano_elastic.pytorchjob import goodput, rendezvous
@@ -85,7 +85,7 @@ class Report:
     """Number of the running round, else of the last; 0: there was none."""
     members: frozenset[int] = frozenset()
     """Indexes of the running round's pods."""
-    rounds: tuple[ToldRound, ...] = ()
+    rounds: tuple[ReportedRound, ...] = ()
     """Its newest rounds, by number."""
     reached: bool = False
     """True if an agent answered, though maybe no coordinator."""

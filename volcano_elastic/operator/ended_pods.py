@@ -39,7 +39,7 @@ class EndedPods:
     def forget(self, key: str) -> None:
         self._places.pop(key, None)
 
-    def told(self, key: str, there: Iterable[Object]) -> Mapping[str, Sequence[Any]] | None:
+    def report(self, key: str, there: Iterable[Object]) -> Mapping[str, Sequence[Any]] | None:
         """Return what coordinator and agents are told; None if there is nothing to tell.
 
         Args:

@@ -235,7 +235,7 @@ class Executor:
     async def _create(self, informer: Informer, job: Object, body: Object, now: datetime) -> None:
         meta = body["metadata"]
         try:
-            informer.put(await self._client.create(informer.resource, body))
+            informer.note_write(await self._client.create(informer.resource, body))
         except AlreadyExists:
             try:
                 found = await self._client.get(informer.resource, meta["name"], meta["namespace"])
@@ -257,7 +257,7 @@ class Executor:
                     f"lacks its label {label}={name}; restore it, or delete the object",
                     passing=False,
                 ) from None
-            informer.put(found)
+            informer.note_write(found)
 
     async def _patch(
         self,
@@ -270,7 +270,7 @@ class Executor:
         namespace = job["metadata"]["namespace"]
         known = informer.get(f"{namespace}/{name}")
         try:
-            informer.put(
+            informer.note_write(
                 await self._client.patch(
                     informer.resource, name, namespace, body, subresource=subresource
                 )
@@ -298,7 +298,7 @@ class Executor:
             message = f"Pod {name} gets it when it is made anew: {error}"
             self._send(job, EmitEvent("ResizeRefused", message, True, deduplicated=True), now)
         else:
-            pods.put(answer)
+            pods.note_write(answer)
 
     async def _delete(
         self,
@@ -333,7 +333,7 @@ class Executor:
         elif grace == 0 and not answer["metadata"].get("finalizers"):
             self._gone(informer, key, uid)
         elif answer["metadata"].get("deletionTimestamp"):
-            informer.put(answer)
+            informer.note_write(answer)
 
     def _gone(self, informer: Informer, key: str, uid: str) -> None:
         known = informer.get(key)

@@ -98,7 +98,7 @@ class JobSizes:
         except _UNREACHED as error:
             _log.info("%s: %s", key, error or type(error).__name__)
             return
-        informer.put(answer)
+        informer.note_write(answer)
         if key in self._builder.others.jobs:
             self._refused[key] = (self._builder.others.jobs[key], now)
             self._builder.hold_size(key, held=True, shrinks=True)
@@ -126,7 +126,7 @@ class JobSizes:
             message = f"{job.size} -> {decision.new} ({reason}): {error}"
             await self._tell(job.obj, "ResizeRefused", message, now, warning=True)
             return False
-        informer.put(answer)
+        informer.note_write(answer)
         held, after = self._refused.get(key), self._builder.others.jobs.get(key)
         if held is not None and after is not None:
             # Our own change of its spec is no reason to ask again.

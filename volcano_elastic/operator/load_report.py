@@ -39,17 +39,17 @@ class PodUse:
         return found
 
 
-def read(told: object, job: PyTorchJob) -> dict[str, PodUse]:
+def read(reported: object, job: PyTorchJob) -> dict[str, PodUse]:
     """Return by pod's name what a coordinator tells of its job's containers; what makes no sense is
     left out. Nothing of a job of several roles that train: their indexes name no pod.
 
     Args:
         told: by pod index {cpus, memory, gpu_memory, gpu_percent}; the last two may be null.
     """
-    if not isinstance(told, dict) or job.fixed_nodes:
+    if not isinstance(reported, dict) or job.fixed_nodes:
         return {}
     found = {}
-    for index, raw in told.items():
+    for index, raw in reported.items():
         if not (index.isdecimal() and len(index) < 7) or not isinstance(raw, dict):
             continue
         cpus, memory = _sensible(raw.get("cpus"), _MOST_CPUS), _whole(raw.get("memory"))
@@ -67,7 +67,10 @@ def read(told: object, job: PyTorchJob) -> dict[str, PodUse]:
 
 
 def with_servers(
-    told: Mapping[str, PodUse], serving: Mapping[str, PodUse], known: Mapping[str, Any], heard: bool
+    reported: Mapping[str, PodUse],
+    serving: Mapping[str, PodUse],
+    known: Mapping[str, Any],
+    heard: bool,
 ) -> dict[str, PodUse]:
     """Return the use by Workers and by parameter servers together; nothing while the coordinator of
     Workers that are known is silent, as they would leave the status.
@@ -80,21 +83,21 @@ def with_servers(
     """
     if not heard and (known.get("pods") or {}).keys() - serving.keys():
         return {}
-    return {**told, **serving}
+    return {**reported, **serving}
 
 
 def to_write(
-    known: Mapping[str, Any], told: Mapping[str, PodUse], now: datetime
+    known: Mapping[str, Any], reported: Mapping[str, PodUse], now: datetime
 ) -> dict[str, Any] | None:
     """Return what changes the status' field, as a merge patch; None: nothing is to be written.
 
     Args:
         known: the field that is there; empty: none is.
     """
-    if not told:
+    if not reported:
         return None
     before = known.get("pods") or {}
-    pods = {name: use.as_status() for name, use in _most_of(told).items()}
+    pods = {name: use.as_status() for name, use in _most_of(reported).items()}
     at = moment.parse_optional(known.get("time"))
     if at is not None:
         age = now - at
@@ -103,14 +106,14 @@ def to_write(
     return {"time": moment.timestamp(now), "pods": merge_patch.difference(before, pods)}
 
 
-def _most_of(told: Mapping[str, PodUse]) -> dict[str, PodUse]:
-    if len(told) <= MOST_PODS:
-        return dict(sorted(told.items()))
-    names = sorted(told)
-    by_memory = sorted(names, key=lambda name: -told[name].memory.count)
-    by_cpu = sorted(names, key=lambda name: -told[name].cpu.count)
+def _most_of(reported: Mapping[str, PodUse]) -> dict[str, PodUse]:
+    if len(reported) <= MOST_PODS:
+        return dict(sorted(reported.items()))
+    names = sorted(reported)
+    by_memory = sorted(names, key=lambda name: -reported[name].memory.count)
+    by_cpu = sorted(names, key=lambda name: -reported[name].cpu.count)
     chosen = {*by_memory[: MOST_PODS // 2], *by_cpu[: MOST_PODS // 2]}
-    return {name: told[name] for name in sorted(chosen)}
+    return {name: reported[name] for name in sorted(chosen)}
 
 
 def _much(before: Mapping[str, Any], pods: Mapping[str, Any]) -> bool:

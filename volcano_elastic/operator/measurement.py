@@ -334,7 +334,7 @@ class Measurement:
             report = replace(report, reached=followed is not None, vouched=vouched)
         report = replace(report, host=(urlsplit(url).hostname or "") if url is not None else "")
         self._remember_host(job.uid, url if report.heard is not None else None)
-        ended = self._ended.told(job.key, self._cluster.pods_of(obj))
+        ended = self._ended.report(job.key, self._cluster.pods_of(obj))
         if ended is not None and (report.missing or report.heard is None):
             # The coordinator, where it waits; where there is none, those who could take it over.
             asked = [*others, *([url] if url is not None and report.missing else [])]
@@ -450,5 +450,5 @@ class Measurement:
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
             _log.warning("%s: what it used was not written: %s", key, error or "no answer")
             return False
-        jobs.put(answer)
+        jobs.note_write(answer)
         return True

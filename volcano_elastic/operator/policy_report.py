@@ -118,7 +118,7 @@ class PolicyReport:
             _log.warning("status of QueuePolicy %s: %s", meta["name"], error or "no answer in time")
             self._due.set()
             return
-        self._policies.put(answer)
+        self._policies.note_write(answer)
 
 
 def _queue(obj: Object) -> str:

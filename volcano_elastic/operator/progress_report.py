@@ -43,11 +43,11 @@ def read(found: object, metrics: object = None) -> Progress | None:
         found: {samples, total, remaining_seconds: a number or null}.
         metrics: numbers as texts, by name.
     """
-    told = _metrics(metrics)
+    reported = _metrics(metrics)
     counted = _counted(found)
     if counted is None:
-        return Progress(None, None, told) if told else None
-    return replace(counted, metrics=told)
+        return Progress(None, None, reported) if reported else None
+    return replace(counted, metrics=reported)
 
 
 def _counted(found: object) -> Progress | None:
@@ -63,10 +63,10 @@ def _counted(found: object) -> Progress | None:
 
 
 def _metrics(found: object) -> dict[str, str]:
-    told = found.items() if isinstance(found, dict) else ()
+    reported = found.items() if isinstance(found, dict) else ()
     sensible = {
         name: value
-        for name, value in told
+        for name, value in reported
         if isinstance(name, str) and 0 < len(name) <= MOST_CHARACTERS and _is_number(value)
     }
     return dict(islice(sensible.items(), MOST_METRICS))
@@ -83,29 +83,29 @@ def _is_number(value: object) -> bool:
 
 
 def to_write(
-    known: Mapping[str, Any], told: Progress | None, now: datetime
+    known: Mapping[str, Any], reported: Progress | None, now: datetime
 ) -> dict[str, Any] | None:
     """Return the status' field, if it is to be written.
 
     Args:
         known: the one that is there; empty: none is.
     """
-    if told is None:
+    if reported is None:
         return None
-    metrics = [{"name": name, "value": value} for name, value in sorted(told.metrics.items())]
+    metrics = [{"name": name, "value": value} for name, value in sorted(reported.metrics.items())]
     before, at = (
         known.get("progressPercentage"),
         moment.parse_optional(known.get("lastUpdatedTime")),
     )
-    if at is not None and (isinstance(before, int) or told.percentage is None):
-        change = 0 if told.percentage is None else abs(told.percentage - int(before or 0))
-        is_small = change < _MUCH and not (change and told.percentage == 100)
+    if at is not None and (isinstance(before, int) or reported.percentage is None):
+        change = 0 if reported.percentage is None else abs(reported.percentage - int(before or 0))
+        is_small = change < _MUCH and not (change and reported.percentage == 100)
         is_same = not change and metrics == (known.get("metrics") or [])
         if is_small and (is_same or now - at < _WRITE_EVERY):
             return None
     return {
-        "progressPercentage": told.percentage,
-        "estimatedRemainingSeconds": told.remaining,
+        "progressPercentage": reported.percentage,
+        "estimatedRemainingSeconds": reported.remaining,
         **({"metrics": metrics} if metrics else {}),
         "lastUpdatedTime": moment.timestamp(now),
     }

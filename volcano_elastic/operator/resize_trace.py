@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.operator.round_report import ToldRound
+from volcano_elastic.operator.round_report import ReportedRound
 
 LIMIT = timedelta(minutes=15)
 """No longer is waited for a first step."""
@@ -69,7 +69,7 @@ class Resizing:
     written: datetime | None = None
     pods: Mapping[str, SeenPod] = field(default_factory=dict)
     """By uid, those that came or left since."""
-    rounds: tuple[ToldRound, ...] = ()
+    rounds: tuple[ReportedRound, ...] = ()
     """The last one before, as far as it was told, and those since."""
 
 
@@ -118,7 +118,7 @@ def wrote(resizing: Resizing, now: datetime) -> Resizing:
     return replace(resizing, written=now)
 
 
-def told(resizing: Resizing, rounds: Sequence[ToldRound]) -> Resizing:
+def with_rounds(resizing: Resizing, rounds: Sequence[ReportedRound]) -> Resizing:
     """Return the resize with the rounds that the coordinator tells of."""
     before = resizing.round_before
     if before is None and rounds:
@@ -172,7 +172,7 @@ def complete(resizing: Resizing) -> bool:
     return running >= resizing.new - resizing.old and resizing.leavers <= left
 
 
-def _since(resizing: Resizing) -> tuple[ToldRound, ...]:
+def _since(resizing: Resizing) -> tuple[ReportedRound, ...]:
     before, until = resizing.round_before, resizing.overtaken
     since = resizing.rounds[-1:]
     if before is not None:
@@ -180,7 +180,7 @@ def _since(resizing: Resizing) -> tuple[ToldRound, ...]:
     return tuple(one for one in since if until is None or one.made <= until)
 
 
-def _last(resizing: Resizing) -> ToldRound | None:
+def _last(resizing: Resizing) -> ReportedRound | None:
     """Return the first round of the new size that made a step; None if there is none yet."""
     return next(
         (
@@ -255,7 +255,7 @@ def _pod(pod: SeenPod, now: datetime) -> Iterator[Span]:
         yield Span("pod leaves", pod.told_to_leave, pod.gone or now, attributes)
 
 
-def _round(before: ToldRound | None, one: ToldRound, now: datetime) -> Iterator[Span]:
+def _round(before: ReportedRound | None, one: ReportedRound, now: datetime) -> Iterator[Span]:
     """Yield the time without a step at the beginning of a round."""
     # Another host of the coordinator may have another clock.
     met_since = min((before.ended if before else None) or one.made, one.made)

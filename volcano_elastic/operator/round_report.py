@@ -13,7 +13,7 @@ _LATEST = 1e11
 
 
 @dataclass(frozen=True, slots=True)
-class ToldRound:
+class ReportedRound:
     """A round, by its coordinator's clock; None: it hasn't come to that."""
 
     number: int
@@ -30,22 +30,22 @@ class ToldRound:
     """Seconds from the last step of the round before to the first of this one."""
 
 
-def read(told: object) -> tuple[ToldRound, ...]:
+def read(reported: object) -> tuple[ReportedRound, ...]:
     """Return the newest rounds of `rounds` in the answer, by number; those that make no sense are
     left out."""
-    entries = told[-_MOST:] if isinstance(told, list) else ()
+    entries = reported[-_MOST:] if isinstance(reported, list) else ()
     found = {one.number: one for entry in entries if (one := _round(entry)) is not None}
     return tuple(found[number] for number in sorted(found))
 
 
-def _round(entry: object) -> ToldRound | None:
+def _round(entry: object) -> ReportedRound | None:
     if not isinstance(entry, dict):
         return None
     number, nodes, made = entry.get("round"), entry.get("world"), _moment(entry, "time")
     if type(number) is not int or type(nodes) is not int or made is None or min(number, nodes) < 1:
         return None
     reason, pause = entry.get("reason"), entry.get("pause_seconds")
-    return ToldRound(
+    return ReportedRound(
         number,
         nodes,
         made,

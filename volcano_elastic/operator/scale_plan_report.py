@@ -71,7 +71,7 @@ class ScalePlanReport:
             why = error or "no answer in time"
             _log.warning("status of ScalePlan %s: %s", key_of(obj), why)
             return
-        plans.put(answer)
+        plans.note_write(answer)
 
     def _wanted(self, obj: Object) -> Object:
         plan: ScalePlan | InvalidPlan

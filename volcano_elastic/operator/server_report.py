@@ -62,27 +62,27 @@ def read(body: bytes, job: PyTorchJob) -> ServersReport | None:
         return None
     if not isinstance(listed, dict) or len(listed) > _MOST_SERVERS:
         return None
-    told = []
+    reported = []
     for address, one in listed.items():
         if isinstance(one, dict):
             cpus = _sensible(one.get("cpus"), _MOST_CPUS)
             memory = _sensible(one.get("memory"), _MOST_BYTES)
             if cpus is not None and memory is not None:
-                told.append((_host(address), cpus, int(memory)))
+                reported.append((_host(address), cpus, int(memory)))
     hosts = {_host(str(one)) for one in slow} if isinstance(slow, list) else set()
     names = [
         replica_name(job.name, job.servers.role, index) for index in range(job.servers.replicas)
     ]
     held = _sensible(answer.get("bytes"), _MOST_BYTES)
-    is_whole = {host for host, _, _ in told} >= set(names)
+    is_whole = {host for host, _, _ in reported} >= set(names)
     return ServersReport(
-        tuple(cpus for _, cpus, _ in told),
-        tuple(memory for _, _, memory in told),
+        tuple(cpus for _, cpus, _ in reported),
+        tuple(memory for _, _, memory in reported),
         steps,
         frozenset(hosts.intersection(names)),
         {
             host: PodUse(Cpu.cores(cpus), Bytes(memory).whole_mebibytes())
-            for host, cpus, memory in told
+            for host, cpus, memory in reported
             if host in names
         },
         Bytes(int(held)) if held is not None and is_whole else None,

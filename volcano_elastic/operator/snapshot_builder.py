@@ -70,8 +70,8 @@ class _Values(Generic[_T]):
     def __contains__(self, key: object) -> bool:
         return key in self._held
 
-    def put(self, key: str, value: _T | None) -> bool:
-        """Put the value, or take it away if it is None; return whether that changed anything."""
+    def set(self, key: str, value: _T | None) -> bool:
+        """Set the value, or take it away if it is None; return whether that changed anything."""
         old = self._held.get(key)
         if old == value:
             return False
@@ -146,15 +146,15 @@ class SnapshotBuilder:
             resource.PYTORCHJOBS.kind: self._job,
             resource.PODS.kind: self._pod,
             resource.PODGROUPS.kind: self._podgroup,
-            resource.NODES.kind: lambda key, obj: self._put(
+            resource.NODES.kind: lambda key, obj: self._set(
                 self._nodes, key, obj, lambda node: convert.convert_node(node, signals)
             ),
-            resource.QUEUES.kind: lambda key, obj: self._put(
+            resource.QUEUES.kind: lambda key, obj: self._set(
                 self._queues, key, obj, convert.convert_queue
             ),
             resource.QUEUEPOLICIES.kind: self._policy,
             resource.SCALEPLANS.kind: self._plan,
-            resource.RESOURCEQUOTAS.kind: lambda key, obj: self._put(
+            resource.RESOURCEQUOTAS.kind: lambda key, obj: self._set(
                 self._quotas, key, obj, convert.convert_quota
             ),
             resource.PRIORITYCLASSES.kind: self._priority,
@@ -247,10 +247,10 @@ class SnapshotBuilder:
         found = {key: self.scale_plan(key) for key in self._plans}
         return {key: p for key, p in found.items() if p is not None and (p.remove or p.migrate)}
 
-    def _put(
+    def _set(
         self, values: _Values[_T], key: str, obj: Object | None, view: Callable[[Object], _T]
     ) -> bool:
-        return values.put(key, None if obj is None else view(obj))
+        return values.set(key, None if obj is None else view(obj))
 
     def _job(self, key: str, obj: Object | None) -> bool:
         parsed = None if obj is None or not self._serves(obj) else convert.read_job(obj)
@@ -269,7 +269,7 @@ class SnapshotBuilder:
             # What they hold counts as others' no longer, or again.
             self._kueue_changed = changed = True
         for pod in pods:
-            changed = self._pods.put(pod.key, self.others.owned(pod)) or changed
+            changed = self._pods.set(pod.key, self.others.owned(pod)) or changed
         return changed
 
     def _of_kueue(self, kind: str, key: str, obj: Object | None) -> bool:
@@ -290,10 +290,10 @@ class SnapshotBuilder:
         gangs = {gang.key: gang for gang in quota_tree.claims(view, sized)}
         for name in {queue.name for queue in self._queues.all()} | queues.keys():
             if quota_tree.is_kueue(name) or name in queues:
-                self._queues.put(name, queues.get(name))
+                self._queues.set(name, queues.get(name))
         for name in {gang.key for gang in self._gangs.all()} | gangs.keys():
             if quota_tree.is_kueue(name):
-                self._gangs.put(name, gangs.get(name))
+                self._gangs.set(name, gangs.get(name))
         for name in sized:
             self._renew_other(name)
 
@@ -308,7 +308,7 @@ class SnapshotBuilder:
         return self._renew_other(key)
 
     def _renew_other(self, key: str) -> bool:
-        return self._jobs.put(key, self.others.converted(key, self._value))
+        return self._jobs.set(key, self.others.converted(key, self._value))
 
     def _podgroup(self, key: str, obj: Object | None) -> bool:
         if obj is None:
@@ -323,7 +323,7 @@ class SnapshotBuilder:
         labels = {} if obj is None else obj["metadata"].get("labels") or {}
         asks = self.others.change_pod(key, labels, live)
         before_it = self._pods.get(key)
-        changed = self._pods.put(key, None if live is None else self.others.owned(live))
+        changed = self._pods.set(key, None if live is None else self.others.owned(live))
         changed = self._keep_placed(before_it, self._pods.get(key)) or changed
         for other in asks:
             changed = self._renew_other(other) or changed
@@ -363,10 +363,10 @@ class SnapshotBuilder:
     def _policy(self, key: str, obj: Object | None) -> bool:
         self.invalid.pop(key, None)
         try:
-            return self._policies.put(key, None if obj is None else parse_policy(obj))
+            return self._policies.set(key, None if obj is None else parse_policy(obj))
         except InvalidPolicy as error:
             self.invalid[key] = error
-            self._policies.put(key, None)
+            self._policies.set(key, None)
             # For its status.
             return True
 
@@ -421,8 +421,8 @@ class SnapshotBuilder:
         elif podgroup is not None:
             name = (podgroup.get("spec") or {}).get("priorityClassName")
             gang = convert.convert_gang(podgroup, succeeded=succeeded, priority=self._value(name))
-        changed = self._jobs.put(key, job)
-        return self._gangs.put(key, gang) or changed
+        changed = self._jobs.set(key, job)
+        return self._gangs.set(key, gang) or changed
 
     def _value(self, name: str | None) -> int:
         if name:

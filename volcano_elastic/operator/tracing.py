@@ -71,7 +71,7 @@ class Tracing:
             leavers=frozenset(leavers),
             fixed=job.fixed_nodes,
         )
-        self._put(decision.job, [*before, resizing])
+        self._keep(decision.job, [*before, resizing])
 
     def carried_out(self, key: str, *, done: bool) -> None:
         """Note whether the job has the size that was decided."""
@@ -81,9 +81,9 @@ class Tracing:
         if not done:
             if before:
                 before[-1] = resize_trace.overtake(before[-1], None)
-            self._put(key, before)
+            self._keep(key, before)
         elif resizing.written is None:
-            self._put(key, [*before, resize_trace.wrote(resizing, self._clock())])
+            self._keep(key, [*before, resize_trace.wrote(resizing, self._clock())])
 
     def heard(self, job: PyTorchJob, report: Report) -> None:
         """Note what a job's coordinator tells of its rounds."""
@@ -91,7 +91,7 @@ class Tracing:
             return
         self._newest_round[job.key] = (job.uid, report.rounds[-1].number)
         resizings = self._under_way.get(job.key, ())
-        self._put(job.key, [resize_trace.told(one, report.rounds) for one in resizings])
+        self._keep(job.key, [resize_trace.with_rounds(one, report.rounds) for one in resizings])
 
     def end_overdue(self) -> None:
         """Hand on what is known of resizes that take longer than LIMIT."""
@@ -104,7 +104,7 @@ class Tracing:
         key = job_key(new or old or {}) if self._under_way else ""
         if (resizings := self._under_way.get(key)) is not None:
             now = self._clock()
-            self._put(key, [resize_trace.saw(one, old, new, now) for one in resizings])
+            self._keep(key, [resize_trace.saw(one, old, new, now) for one in resizings])
 
     def _note_job(self, old: Object | None, new: Object | None) -> None:
         key = key_of(new or old or {})
@@ -119,9 +119,9 @@ class Tracing:
         if resizing.written is not None or resizing.old == resizing.new:
             return
         if (status.get("elastic") or {}).get("desired") == resizing.new:
-            self._put(key, [*before, resize_trace.wrote(resizing, self._clock())])
+            self._keep(key, [*before, resize_trace.wrote(resizing, self._clock())])
 
-    def _put(self, key: str, resizings: Sequence[Resizing]) -> None:
+    def _keep(self, key: str, resizings: Sequence[Resizing]) -> None:
         over, under_way = resize_trace.ended(resizings)
         if under_way:
             self._under_way[key] = under_way

@@ -204,7 +204,7 @@ class WebhookServer:
         new = renewed(current, names_of(name, self._namespace), self._clock())
         if new is not None:
             _log.info("new webhook certificates, kept in Secret %s/%s", self._namespace, name)
-            self._secrets.put(await self._write(secret, new))
+            self._secrets.note_write(await self._write(secret, new))
             # The next step only once this one is known to the API server.
             self._changed.set()
         current = new or current
@@ -214,7 +214,7 @@ class WebhookServer:
             for configuration in informer:
                 patch = believing(configuration, bundle)
                 if patch:
-                    informer.put(
+                    informer.note_write(
                         await self._client.patch(
                             informer.resource, name, None, patch, patch_type="json"
                         )

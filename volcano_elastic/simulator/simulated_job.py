@@ -71,7 +71,7 @@ class SimulatedJob:
         """Take over the pods, and the worker-hours, that it has when the simulation begins."""
         self.held = 3600 * self.job.gpu_hours
         for pod in pods:
-            self._put(pod)
+            self._keep(pod)
         self.bound = sum(pod.node is not None for pod in self.pods.values())
         self.since = self.resume = 0.0
 
@@ -99,15 +99,15 @@ class SimulatedJob:
                     node_affinity=job.node_affinity,
                     priority=job.priority,
                 )
-                self._put(pod)
+                self._keep(pod)
             index += 1
 
-    def _put(self, pod: Pod) -> None:
+    def _keep(self, pod: Pod) -> None:
         """Add one of its pods, or change what it is."""
         self.pods[pod.index] = self._everybody[pod.uid] = pod
 
     def bind(self, index: int, node: str) -> None:
-        self._put(replace(self.pods[index], node=node, running=True))
+        self._keep(replace(self.pods[index], node=node, running=True))
         self.bound += 1
 
     def resized(self, decision: Decision, now: datetime) -> list[Pod]:
@@ -126,7 +126,7 @@ class SimulatedJob:
         if any(pod.protected for pod in gone):
             lowest = sorted(self.pods.values(), key=lambda pod: (pod.node is None, pod.index))
             for pod in lowest[: self.job.min]:
-                self._put(replace(pod, protected=True))
+                self._keep(replace(pod, protected=True))
         return gone
 
     def settle(self, now: float) -> float | None:

@@ -30,16 +30,16 @@ def changed(base: Snapshot, changes: Changes) -> Snapshot:
     gone = changes.ended
     return replace(
         base,
-        jobs=_put((job for job in base.jobs if job.key not in gone), changes.jobs, _key, _resume),
+        jobs=_added((job for job in base.jobs if job.key not in gone), changes.jobs, _key, _resume),
         pods=tuple(pod for pod in base.pods if pod.job is None or pod.job not in gone),
-        queues=_put(base.queues, changes.queues, _name),
-        policies=_put(
+        queues=_added(base.queues, changes.queues, _name),
+        policies=_added(
             base.policies,
             changes.policies,
             _name,
             lambda old, new: replace(new, created=old.created),
         ),
-        nodes=_put(base.nodes, changes.nodes, _name),
+        nodes=_added(base.nodes, changes.nodes, _name),
     )
 
 
@@ -67,7 +67,7 @@ def _resume(old: Job, new: Job) -> Job:
     )
 
 
-def _put(
+def _added(
     base: Iterable[_T],
     added: Iterable[_T],
     name: Callable[[_T], str],

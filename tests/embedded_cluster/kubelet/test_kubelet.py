@@ -297,10 +297,10 @@ def test_names_in_values_are_those_of_services_seen_from_the_pods_namespace() ->
     for namespace, name in (("ns", "web-0"), ("other", "api-0"), ("ns", "early")):
         labels = {"app": name.partition("-")[0]}
         meta = about | {"namespace": namespace, "name": name, "uid": name, "labels": labels}
-        pods.put({"metadata": meta, "spec": {}})
+        pods.note_write({"metadata": meta, "spec": {}})
     for namespace, name in (("ns", "web"), ("other", "api")):
         meta = about | {"namespace": namespace, "name": name, "uid": name}
-        services.put({"metadata": meta, "spec": {"selector": {"app": name}}})
+        services.note_write({"metadata": meta, "spec": {"selector": {"app": name}}})
     book = AddressBook()
     resolve = Names(pods, services, book).resolver("ns")
     for host in ("web", "web.ns", "web.ns.svc", "web.ns.svc.cluster.local"):
@@ -321,7 +321,7 @@ async def test_what_a_pod_writes_to_its_hosts_file_holds_up_no_other(tmp_path: P
     spoilt.write_bytes(b"\xff")
     names.drop_hosts(dropped)
     meta = {"namespace": "ns", "name": "web", "uid": "web", "resourceVersion": "1"}
-    services.put({"metadata": meta, "spec": {}})
+    services.note_write({"metadata": meta, "spec": {}})
     deadline = time.monotonic() + 120
     while "web.ns.svc" not in other.read_text():
         assert time.monotonic() < deadline

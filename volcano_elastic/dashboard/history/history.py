@@ -60,7 +60,7 @@ class History:
         is joined with the rest of it."""
         with self.database.transaction() as connection:
             for length, bucket in buckets:
-                _put(connection, length, bucket)
+                _upsert(connection, length, bucket)
             return _add(connection, list(changes))
 
     def buckets(self, length: int, since: datetime) -> list[tuple[int, str]]:
@@ -110,7 +110,7 @@ class History:
             self.records.forget(connection, before)
 
 
-def _put(connection: Connection, length: int, bucket: dict[str, Any]) -> None:
+def _upsert(connection: Connection, length: int, bucket: dict[str, Any]) -> None:
     here = sa.and_(BUCKETS.c.level == length, BUCKETS.c.begin == bucket["t"])
     before = connection.scalar(sa.select(BUCKETS.c.content).where(here))
     if before is not None:
