@@ -17,6 +17,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 PLANNER = tuple(f"volcano_elastic/{name}" for name in ("snapshot", "cluster_state", "queue_policy"))
+SERVER = "elastic_trainer.parameter_server"
+"""The package of whose parts `service` answers workers, in the program `__main__`."""
 # The last is where the trainer was before it became a distribution.
 HOUSES = ("volcano_elastic", "embedded_cluster", "trainer/elastic_trainer", "trainer")
 
@@ -49,7 +51,7 @@ def _imported(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     """Return the groups of names that reach each other."""
-    reached = {name: _reach(graph, name) for name in graph}
+    reached = {name: reach(graph, name) for name in graph}
     groups = {
         frozenset({one for one in reached[name] if name in reached.get(one, ())} | {name})
         for name in graph
@@ -57,7 +59,8 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return sorted(sorted(group) for group in groups if len(group) > 1)
 
 
-def _reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
+def reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    """Return the names to which there is a way from this one."""
     found, open_names = set[str](), [start]
     while open_names:
         new = graph.get(open_names.pop(), set()) - found
@@ -77,6 +80,14 @@ def of_packages(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
     return dict(found)
 
 
+def thin_service(house: Path) -> list[Path]:
+    """Return the files that a reader of the service to workers reads: itself, what it imports of
+    its package, over others too, and the program."""
+    found = {f"{SERVER}.service", f"{SERVER}.__main__"} | reach(imports(house), f"{SERVER}.service")
+    mine = sorted(name for name in found if name.startswith(f"{SERVER}."))
+    return [house.parent.joinpath(*name.split(".")).with_suffix(".py") for name in mine]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folders", nargs="*", default=PLANNER, help="default: the planner's")
@@ -88,6 +99,11 @@ def main() -> None:
         kept = [p for p in paths if not any(fnmatch(p.name, x) for x in given.left_out)]
         lines, files, classes = count([path.read_text() for path in kept])
         print(f"{folder:32}{lines:>6} lines{files:>4} files{classes:>4} classes")
+    trainer = given.root / "trainer/elastic_trainer"
+    if (trainer / "parameter_server").exists():
+        lines, files, classes = count([path.read_text() for path in thin_service(trainer)])
+        text = "parameter server's service"
+        print(f"{text:32}{lines:>6} lines{files:>4} files{classes:>4} classes")
     for house in (given.root / name for name in HOUSES):
         if (house / "__init__.py").exists():
             graph = imports(house)

@@ -50,8 +50,10 @@ from elastic_trainer.embeddings.row_optimizer import Adagrad, RowwiseAdagrad
 from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.embeddings.table import Table, TableSettings
 from elastic_trainer.parameter_server.holder import Gradients, Holder
+from elastic_trainer.parameter_server.member import Member
 from elastic_trainer.parameter_server.moving import Order, give
-from elastic_trainer.parameter_server.service import Service
+from elastic_trainer.parameter_server.server import ParameterServer
+from elastic_trainer.parameter_server.share import Share
 from elastic_trainer.parameter_server.wire import write_settings
 from elastic_trainer.parameter_server.writer import Writer
 from elastic_trainer.proto import parameter_server_pb2 as messages
@@ -290,8 +292,8 @@ def report(
 class InProcess:
     """A stub of a server in this process, which counts the rows it is sent."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, server: ParameterServer) -> None:
+        self._answers = server.answers
         self.rows = 0
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -299,17 +301,18 @@ class InProcess:
             await asyncio.sleep(0)  # as a connection has others take their turn
             if name == "Receive":
                 self.rows += len(request.ids) // 8 + sum(sum(one.counts) for one in request.whole)
-            return await getattr(self._service, name)(request, None)
+            return await getattr(self._answers, name)(request, None)
 
         return call
 
 
 async def measure_move(rows: int, width: int) -> None:
     """Have a server give half of its buckets away."""
-    source, target = (Service(f"{one}:1", "first", "") for one in "ab")
-    table = source.holder.add_table(write_settings(TableSettings("table", width, Adagrad(lr=RATE))))
+    gives, takes = (ParameterServer(f"{one}:1", "first", "") for one in "ab")
+    source, target = gives.member.share.holder, takes.member.share.holder
+    table = source.add_table(write_settings(TableSettings("table", width, Adagrad(lr=RATE))))
     fill(table, np.arange(rows, dtype=np.int64))
-    source.holder.held[:] = True
+    source.held[:] = True
     waits, holds, frozen, work, asked = [0.0], [0.0], [0.0], [0.0], True
 
     async def ask() -> None:
@@ -322,7 +325,7 @@ async def measure_move(rows: int, width: int) -> None:
             ended = time.perf_counter()
             waits.append(ended - began)
             holds.append(time.process_time() - used)
-            if source.holder.frozen.any():
+            if source.frozen.any():
                 if not since:
                     since, worked = began, used
             elif since:
@@ -332,7 +335,7 @@ async def measure_move(rows: int, width: int) -> None:
 
     asking = asyncio.get_running_loop().create_task(ask())
     given = np.arange(0, BUCKETS, 2)
-    target_stub = InProcess(target)
+    target_stub = InProcess(takes)
     fewest = len(table.ids_in(given))
     draw = np.random.default_rng(0)
     pushed = 0
@@ -340,14 +343,14 @@ async def measure_move(rows: int, width: int) -> None:
     async def push() -> None:
         """Push like a worker whose ids have Zipf's frequencies."""
         nonlocal pushed
-        source.holder.clocks.open("w", 0, 0.0)
+        source.clocks.open("w", 0, 0.0)
         while asked:
             ids = np.unique((rows ** draw.random(8_192)).astype(np.int64) % rows)
-            ids = ids[~source.holder.frozen[buckets(ids)] & source.holder.held[buckets(ids)]]
+            ids = ids[~source.frozen[buckets(ids)] & source.held[buckets(ids)]]
             gradients = torch.ones(len(ids), width)
             part = Gradients("table", ids, np.ones(len(ids), dtype=np.int64), gradients, RATE)
             pushed += 1
-            source.holder.push("w", pushed, [part], 0.0)
+            source.push("w", pushed, [part], 0.0)
             for _ in range(8):
                 await asyncio.sleep(0)
 
@@ -356,15 +359,15 @@ async def measure_move(rows: int, width: int) -> None:
         await asyncio.sleep(0)
     before = pushed
     began, used = time.perf_counter(), time.process_time()
-    order = Order(given, source.life, target.life, target_stub, "e", 1, lambda: False)
-    assert await give(source.holder, order)
+    order = Order(given, gives.member.life, takes.member.life, target_stub, "e", 1, lambda: False)
+    assert await give(gives.member.share, order)
     whole, work_whole = time.perf_counter() - began, time.process_time() - used
     during = pushed - before
     asked = False
     await asking
     await pushing
     print(
-        f"a server gives {len(given)} buckets with {len(target.holder.tables['table']):,} rows to "
+        f"a server gives {len(given)} buckets with {len(target.tables['table']):,} rows to "
         f"another: {whole:.2f} s in all ({work_whole:.2f} s of CPU time, with the pushes), "
         f"frozen for {1e3 * max(frozen):.0f} ms ({1e3 * max(work):.0f} ms of CPU time), longest "
         f"wait of a request {1e3 * max(waits):.0f} ms ({1e3 * max(holds):.0f} ms of CPU time); "
@@ -396,7 +399,7 @@ async def measure_writes(rows: int, width: int) -> None:
         for what, request in (("save", save), ("export", export)):
             asking = asyncio.get_running_loop().create_task(ask())
             began = time.perf_counter()
-            await Writer("life").write(request, holder, holder.held.copy())
+            await Writer(Member("a:1")).write(request, Share(holder), holder.held.copy())
             took = time.perf_counter() - began
             asking.cancel()
             print(

@@ -16,7 +16,7 @@ from elastic_trainer.launch.zygote import PRELOADED
 from e2e import real_groups
 
 _FORKED = ("torch.distributed.run", "elastic_trainer.parameter_server")
-_IMPORTED = ("elastic_trainer.agent.agent", "elastic_trainer.parameter_server.service")
+_IMPORTED = ("elastic_trainer.agent.agent", "elastic_trainer.parameter_server.server")
 
 for _name in (*PRELOADED, "torch.distributed.run", *_IMPORTED):
     importlib.import_module(_name)

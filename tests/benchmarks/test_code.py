@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.code import HOUSES, PLANNER, circles, count, imports, of_packages
+from benchmarks.code import (
+    HOUSES,
+    PLANNER,
+    circles,
+    count,
+    imports,
+    of_packages,
+    thin_service,
+)
 
 ROOT = Path(__file__).parents[2]
 THERE = [name for name in HOUSES if (ROOT / name / "__init__.py").exists()]
@@ -17,6 +25,14 @@ def test_the_planner_alone_keeps_to_its_lines_and_files() -> None:
     sources = [path.read_text() for path in (ROOT / alone).glob("*.py")]
     lines, files, _ = count(sources)
     assert lines <= 3500 and files <= 18, f"{alone}: {lines} lines in {files} files"
+
+
+def test_the_service_of_a_parameter_server_is_thin() -> None:
+    files = thin_service(ROOT / "trainer/elastic_trainer")
+    lines, _, _ = count([path.read_text() for path in files])
+    names = [path.stem for path in files]
+    assert {"service", "holder", "__main__"} <= set(names)
+    assert lines < 1000, f"{lines} lines in {names}"
 
 
 @pytest.mark.parametrize("house", THERE)

@@ -17,7 +17,9 @@ from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.row_optimizer import Adagrad
 from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.parameter_server.client import ServedTables
-from elastic_trainer.parameter_server.service import Service
+from elastic_trainer.parameter_server.holder import Holder
+from elastic_trainer.parameter_server.server import ParameterServer
+from elastic_trainer.parameter_server.share import Share
 from elastic_trainer.parameter_server.wire import unpack
 from elastic_trainer.proto import parameter_server_pb2 as messages
 from elastic_trainer.proto.parameter_server_pb2_grpc import ParameterServerStub
@@ -166,6 +168,25 @@ class Worker:
             assert torch.equal(self.rows(), self.own(ALL))
 
 
+class LocalServer(ParameterServer):
+    """A server in this process, which hears of others what a test tells it."""
+
+    def __init__(self, address: str, copy_folder: str = "") -> None:
+        super().__init__(address, "first", "", copy_folder=copy_folder)
+
+    @property
+    def life(self) -> str:
+        return self.member.life
+
+    @property
+    def share(self) -> Share:
+        return self.member.share
+
+    @property
+    def holder(self) -> Holder:
+        return self.member.share.holder
+
+
 class Direct:
     """A stub of a server in this process.
 
@@ -174,13 +195,13 @@ class Direct:
             of the method is to see.
     """
 
-    def __init__(self, service: Service, fails: Callable[[str], None]) -> None:
-        self._service, self._fails = service, fails
+    def __init__(self, server: ParameterServer, fails: Callable[[str], None]) -> None:
+        self._answers, self._fails = server.answers, fails
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         async def call(request: Any, timeout: float | None = None) -> Any:
             self._fails(f"before {name}")
-            reply = await getattr(self._service, name)(
+            reply = await getattr(self._answers, name)(
                 type(request).FromString(request.SerializeToString()), None
             )
             self._fails(f"after {name}")

@@ -35,7 +35,7 @@ def test_copies_are_of_moments_so_many_seconds_apart_however_long_one_takes(
                     moments.append(loop.time())
                 await asyncio.sleep(MESSAGE)
                 self._fails("Keep")
-                return await self._service.Keep(request, None)
+                return await self._answers.Keep(request, None)
 
         run.copier._stub = lambda _: Slow(run.keeper, run._at)
         for _ in range(10):

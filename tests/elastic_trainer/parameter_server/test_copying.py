@@ -11,18 +11,17 @@ import torch
 from elastic_trainer.embeddings.hashing import BUCKETS, buckets
 from elastic_trainer.embeddings.row_optimizer import Adagrad
 from elastic_trainer.embeddings.table import TableSettings
-from elastic_trainer.parameter_server import copy_log, copying
-from elastic_trainer.parameter_server.copies import MemoryCopy, Moment, Rows
+from elastic_trainer.parameter_server import changes, copy_log, parts
+from elastic_trainer.parameter_server.copies import MemoryCopy
 from elastic_trainer.parameter_server.copy_log import CopyLog
 from elastic_trainer.parameter_server.copying import Copier, Served
 from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
 from elastic_trainer.parameter_server.placement import Server, next_adoption, outdated
 from elastic_trainer.parameter_server.reports import copy_message
-from elastic_trainer.parameter_server.service import Service
-from elastic_trainer.parameter_server.wire import pack, pack_entries, write_settings
+from elastic_trainer.parameter_server.wire import pack, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
-from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct
+from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct, LocalServer
 from tests.elastic_trainer.parameter_server.test_moving import given_to
 
 SETTINGS = TableSettings(
@@ -41,10 +40,10 @@ class Run:
 
     def __init__(self) -> None:
         self.source, self.keeper = (
-            Service(f"{one}:1", "first", "", copy_folder=self.folder) for one in "ab"
+            LocalServer(f"{one}:1", copy_folder=self.folder) for one in "ab"
         )
         for one in (self.source, self.keeper):
-            one._leased_until = float("inf")
+            one.member.service.leased_until = float("inf")
         self.source.holder.held[:] = True
         self.source.holder.add_table(write_settings(SETTINGS))
         self.source.holder.clocks.open("w", 0, 0.0)
@@ -83,7 +82,7 @@ class Run:
         request = messages.AdoptRequest(
             life=self.keeper.life, source=self.source.life, buckets=pack(given), epoch="e", turn=9
         )
-        reply = await self.keeper.Adopt(request, None)
+        reply = await self.keeper.backups.Adopt(request, None)
         return self.keeper.holder if reply.adopted else None
 
 
@@ -111,9 +110,9 @@ def rows(holder: Holder) -> State:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "PART_ROWS", 100)
-    monkeypatch.setattr(copying, "FEW_ROWS", 8)
-    monkeypatch.setattr(copying, "ROUNDS", 2)  # rows change until a moment is read
+    monkeypatch.setattr(parts, "PART_ROWS", 100)
+    monkeypatch.setattr(changes, "FEW_ROWS", 8)
+    monkeypatch.setattr(changes, "ROUNDS", 2)  # rows change until a moment is read
 
 
 @pytest.fixture(autouse=True, params=["memory", "disk"])
@@ -174,26 +173,26 @@ async def test_copy_has_what_its_server_gave_away_until_it_is_outdated() -> None
         run.push()
     run.pushes = False
     await run.copier.copy()
-    taker, source = Service("c:1", "first", ""), run.source.holder
+    taker, source = LocalServer("c:1"), run.source.holder
     before = rows(source)
     assert await given_to(taker, run.source, HALF)
-    assert run.source.holder.given()[taker.life].tolist() == HALF.tolist()
+    assert run.source.share.given()[taker.life].tolist() == HALF.tolist()
     for _ in range(3):
         run.push()
         await run.copier.copy()
-    copy = run.keeper._backups.copies._whole[run.source.life]
+    copy = run.keeper.backups.copies._whole[run.source.life]
     assert copy.held.all()
     found = rows(copy.holder())
     assert {one: state for one, state in found.items() if where(one) in HALF} == {
         one: state for one, state in before.items() if where(one) in HALF
     }
-    run.keeper._backups.copies.drop(run.source.life, HALF, source.turns[HALF] + 1)
+    run.keeper.backups.copies.drop(run.source.life, HALF, source.turns[HALF] + 1)
     assert copy.held.all(), "another turn's"
-    run.keeper._backups.copies.drop(run.source.life, HALF, source.turns[HALF])
+    run.keeper.backups.copies.drop(run.source.life, HALF, source.turns[HALF])
     rest = np.setdiff1d(np.arange(BUCKETS), HALF)
     assert np.array_equal(np.flatnonzero(copy.held), rest)
     assert await run.adopted(HALF) is None
-    source.forget(taker.life, HALF, source.turns[HALF])
+    run.source.share.forget(taker.life, HALF, source.turns[HALF])
     holder = await run.adopted(rest)
     assert holder is not None and rows(holder) == rows(source)
 
@@ -203,12 +202,12 @@ async def test_rows_that_were_given_are_evicted_by_who_took_them_alone() -> None
     for _ in range(10):
         run.push()
     run.pushes = False
-    taker, source = Service("c:1", "first", ""), run.source.holder
+    taker, source = LocalServer("c:1"), run.source.holder
     assert await given_to(taker, run.source, HALF)
     before = {one: row for one, row in rows(source).items() if where(one) in HALF}
     for _ in range(30):
         run.push()
-    assert source.hold_again(taker.life, HALF, 5)
+    assert run.source.share.hold_again(taker.life, HALF, 5)
     # They were seen as many steps ago as when they were given, else the next eviction had them.
     steps = source.tables["items"].step - 10
     ages = {one: [*row[:-1], row[-1] + steps] for one, row in before.items()}
@@ -224,7 +223,7 @@ async def test_copy_has_anew_what_went_away_and_came_back() -> None:
         run.push()
     run.pushes = False
     await run.copier.copy()
-    taker, source = Service("c:1", "first", ""), run.source.holder
+    taker, source = LocalServer("c:1"), run.source.holder
     assert await given_to(taker, run.source, HALF)
     table = taker.holder.tables["items"]
     gone = table.entries().ids.numpy()[::2]
@@ -244,18 +243,20 @@ async def test_rows_that_come_to_a_copied_server_wait_for_no_moment_to_end() -> 
     run.pushes = False
     for _ in range(10):
         run.push()
-    giver, source = Service("c:1", "first", ""), run.source
+    giver, source = LocalServer("c:1"), run.source
     assert await given_to(giver, source, HALF)
     await run.copier.copy()
     assert await given_to(source, giver, HALF)
     kept = MemoryCopy("name", "e")
-    kept.end_moment(Moment(np.setdiff1d(np.arange(BUCKETS), HALF), {}, {}, np.ones(512, np.int64)))
-    entries = source.holder.tables["items"].entries(HALF.tolist())
-    ids = source.holder.ids_in(HALF)["items"]
-    kept.put(Rows(write_settings(SETTINGS), ids, pack_entries(entries)))
+    rest, ones = np.setdiff1d(np.arange(BUCKETS), HALF), np.ones(BUCKETS, np.int64)
+    kept.keep(messages.KeepRequest(last=True, buckets=pack(rest), turns=pack(ones[rest])))
+    for some in parts.rows_of(source.holder, parts.ids_in(source.holder, HALF)):
+        kept.keep(messages.KeepRequest(rows=[messages.Rows(**some)]))
     assert not kept._waiting and not kept.held[HALF].any()
-    kept.end_moment(Moment(np.arange(BUCKETS), {}, {}, np.ones(BUCKETS, np.int64)))
-    assert len(kept.holder().tables["items"]) == len(entries.ids)
+    every = pack(np.arange(BUCKETS))
+    kept.keep(messages.KeepRequest(last=True, buckets=every, turns=pack(ones)))
+    entries = source.holder.tables["items"].entries(HALF.tolist())
+    assert len(kept.holder().tables["items"]) == len(entries.ids) > 0
     await run.copier.copy()
     holder = await run.adopted(np.arange(BUCKETS))
     assert holder is not None and rows(holder) == rows(source.holder)
@@ -266,17 +267,17 @@ async def test_copy_at_a_new_keeper_follows_the_old_one_once_it_is_whole() -> No
     for _ in range(10):
         run.push()
     await run.copier.copy()
-    other = Service("d:1", "first", "", copy_folder=f"{run.folder}/d" if run.folder else "")
+    other = LocalServer("d:1", copy_folder=f"{run.folder}/d" if run.folder else "")
     whole: list[bool] = []
 
     def told(_: str) -> None:
-        whole.append(bool(run.keeper._backups.copies.kept() or other._backups.copies.kept()))
+        whole.append(bool(run.keeper.backups.copies.kept() or other.backups.copies.kept()))
 
     run.copier._served = lambda: Served(run.source.holder, "e", "d:1", other.life)
     run.copier._stub = lambda address: Direct(other if address == "d:1" else run.keeper, told)
     await run.copier.copy()
     assert whole and all(whole), "there was no copy for a while"
-    assert not run.keeper._backups.copies.kept() and len(other._backups.copies.kept()) == 1
+    assert not run.keeper.backups.copies.kept() and len(other.backups.copies.kept()) == 1
 
 
 def where(one: int) -> int:
@@ -296,24 +297,24 @@ class Three:
     def __init__(self, folder: str) -> None:
         self.run = Run()
         self.giver, self.keeper = self.run.source, self.run.keeper
-        self.taker = Service("c:1", "first", "", copy_folder=f"{folder}/c" if folder else "")
+        self.taker = LocalServer("c:1", copy_folder=f"{folder}/c" if folder else "")
         self.events: list[str] = []
-        self.at, self.dies = 0, list[Service]()
-        self.dead: list[Service] = []
-        self.giver._backups.copier = self._copier_of(self.giver, self.keeper)
-        self.taker._backups.copier = self._copier_of(self.taker, self.giver)
-        self.giver._owners.keeper, self.taker._owners.keeper = "b:1", "a:1"
+        self.at, self.dies = 0, list[LocalServer]()
+        self.dead: list[LocalServer] = []
+        self.giver.backups.copier = self._copier_of(self.giver, self.keeper)
+        self.taker.backups.copier = self._copier_of(self.taker, self.giver)
+        self.giver.member.owners.keeper, self.taker.member.owners.keeper = "b:1", "a:1"
         for one in (self.giver, self.keeper, self.taker):
-            one._epoch, one._leased_until = "e", float("inf")
+            one.share.epoch, one.member.service.leased_until = "e", float("inf")
 
-    def _copier_of(self, one: Service, keeper: Service) -> Copier:
+    def _copier_of(self, one: LocalServer, keeper: LocalServer) -> Copier:
         return Copier(
             one.life,
-            lambda: Served(one.holder, "e", keeper._address, keeper.life),
+            lambda: Served(one.holder, "e", keeper.member.address, keeper.life),
             lambda _: self._stub(one, keeper),
         )
 
-    def _stub(self, caller: Service, called: Service) -> Direct:
+    def _stub(self, caller: LocalServer, called: LocalServer) -> Direct:
         def told(event: str) -> None:
             self.events.append(event)
             if len(self.events) == self.at:
@@ -330,36 +331,34 @@ class Three:
         were."""
         for _ in range(10):
             self.run.push()
-        assert self.giver._backups.copier is not None and self.taker._backups.copier is not None
-        await self.giver._backups.copier.copy()
+        assert self.giver.backups.copier is not None and self.taker.backups.copier is not None
+        await self.giver.backups.copier.copy()
         self.events, self.at = [], at
         self.dies = [getattr(self, one) for one in dies.split(" and ") if one]
         held = rows(self.giver.holder)
         with contextlib.suppress(DiedError):
-            await self.giver._backups.copier.copy()
+            await self.giver.backups.copier.copy()
             stub = self._stub(self.giver, self.taker)
             await given_to(self.taker, self.giver, HALF, stub, lambda: self.taker in self.dead)
-            await self.taker._backups.copier.copy()
-            await self.giver._backups.copier.copy()
+            await self.taker.backups.copier.copy()
+            await self.giver.backups.copier.copy()
             await self.heed()
         return held
 
     async def heed(self) -> None:
         for one in (self.giver, self.keeper, self.taker):
             found = outdated(self._present([self.giver, self.keeper, self.taker]), one.life)
-            await one._backups.heed(
-                messages.Owners(outdated=[copy_message(kept) for kept in found])
-            )
+            await one.backups.heed(messages.Owners(outdated=[copy_message(kept) for kept in found]))
 
-    def _present(self, living: list[Service]) -> list[Server]:
-        return [one._itself() for one in living]
+    def _present(self, living: list[LocalServer]) -> list[Server]:
+        return [one.itself() for one in living]
 
     async def recover(self) -> State:
         """Have the living adopt what the dead held; return all rows then."""
         living = [one for one in (self.giver, self.keeper, self.taker) if one not in self.dies]
         over = {one.life: 0.0 for one in self.dies}
         for one in living:
-            await one._backups.heed(messages.Owners(gone=list(over)))
+            await one.backups.heed(messages.Owners(gone=list(over)))
         turn = 10
         while (found := next_adoption(self._present(living), over, {})) is not None:
             assert found.may_begin
@@ -373,7 +372,7 @@ class Three:
                 epoch="e",
                 turn=turn,
             )
-            assert (await keeper.Adopt(request, None)).adopted
+            assert (await keeper.backups.Adopt(request, None)).adopted
         held = sum(one.holder.held.astype(int) for one in living)
         assert (held == 1).all(), "a bucket is held by none, or by two"
         state: State = {}
@@ -391,7 +390,7 @@ async def test_no_row_is_lost_where_servers_are_killed_at_each_message_of_a_move
     whole = Three(Run.folder)
     held = await whole.train()
     assert whole.events.count("after Take") == 1 and whole.events.count("after Keep") > 4
-    assert not whole.giver.holder.given(), "what has a copy elsewhere isn't kept"
+    assert not whole.giver.share.given(), "what has a copy elsewhere isn't kept"
     for at in range(1, len(whole.events) + 1):
         three = Three(Run.folder)
         held = await three.train(lost, at)
@@ -403,18 +402,18 @@ async def test_order_that_comes_late_is_not_obeyed() -> None:
     run = Run()
     run.push()
     await run.copier.copy()
-    run.keeper._leased_until = 0.0
+    run.keeper.member.service.leased_until = 0.0
     assert await run.adopted(np.arange(BUCKETS)) is None and not run.keeper.holder.held.any()
-    run.keeper._leased_until = float("inf")
+    run.keeper.member.service.leased_until = float("inf")
     assert await run.adopted(np.arange(BUCKETS)) is not None
 
 
 async def test_rows_of_an_older_epoch_are_not_copied() -> None:
     run = Run()
     run.push()
-    run.keeper._epoch = "newer"
+    run.keeper.share.epoch = "newer"
     await run.copier.copy()
-    assert run.keeper._backups.copies.kept() == []
+    assert run.keeper.backups.copies.kept() == []
 
 
 async def test_copy_on_a_full_disk_is_none_until_there_is_room(
@@ -424,14 +423,14 @@ async def test_copy_on_a_full_disk_is_none_until_there_is_room(
     run = Run()
     run.push()
     await run.copier.copy()
-    (log,) = run.keeper._backups.copies._whole.values()
+    (log,) = run.keeper.backups.copies._whole.values()
     assert isinstance(log, CopyLog)
     log._file.close()
     with open("/dev/full", "wb") as full:
         monkeypatch.setattr(log, "_file", full)
         run.push()
         await run.copier.copy()
-        assert run.keeper._backups.copies.kept() == [], "it might have a part of a moment"
+        assert run.keeper.backups.copies.kept() == [], "it might have a part of a moment"
         full.close = lambda: None  # type: ignore[method-assign]
     assert await run.adopted(np.arange(BUCKETS)) is None
     run.pushes = False
@@ -460,7 +459,7 @@ async def test_copy_whose_log_is_long_is_begun_anew_and_the_old_one_goes(
     await run.copier.copy()
     holder = await run.adopted(np.arange(BUCKETS))
     assert holder is not None and rows(holder) == run.moments[-1]
-    assert not list(tmp_path.glob("x")) and Service("c:1", "first", "", copy_folder=str(tmp_path))
+    assert not list(tmp_path.glob("x")) and LocalServer("c:1", copy_folder=str(tmp_path))
     assert not list(tmp_path.glob("*.copy")), "those of an earlier process are of no use"
 
 
@@ -474,11 +473,11 @@ async def test_damaged_copy_is_not_adopted(tmp_path: Path, monkeypatch: pytest.M
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     assert await run.adopted(np.arange(BUCKETS)) is None
-    assert run.keeper._backups.copies.kept() == [] and not run.keeper.holder.held.any()
+    assert run.keeper.backups.copies.kept() == [] and not run.keeper.holder.held.any()
 
 
 def test_rows_want_a_copy_until_it_is_told_that_nobody_keeps_one() -> None:
-    holder = Service("a:1", "first", "").holder
+    holder = LocalServer("a:1").holder
     holder.held[:3] = True
     copier = Copier("life", lambda: Served(holder, "e", "", "", is_told), lambda _: None)
     is_told = False

@@ -13,10 +13,10 @@ import torch
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.row_optimizer import SGD
 from elastic_trainer.embeddings.table import Table, TableSettings
-from elastic_trainer.parameter_server import copying, moving
+from elastic_trainer.parameter_server import changes, moving, parts
 from elastic_trainer.parameter_server.copying import Copier
 from elastic_trainer.parameter_server.holder import Gradients, Verdict
-from elastic_trainer.parameter_server.moving import Order, give
+from elastic_trainer.parameter_server.moving import Order
 from elastic_trainer.parameter_server.placement import (
     NEVER_COPIED,
     Server,
@@ -26,13 +26,12 @@ from elastic_trainer.parameter_server.placement import (
     outdated,
 )
 from elastic_trainer.parameter_server.reports import copy_message
-from elastic_trainer.parameter_server.service import Service
 from elastic_trainer.parameter_server.wire import pack, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct
+from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct, LocalServer
 
 SETTINGS = TableSettings("items", 1, SGD(lr=1.0), dtype=torch.float64)
 IDS: Ids = np.arange(40, dtype=np.int64) * 10**9
@@ -52,7 +51,7 @@ class World:
     first server's part is done by `tick`, which hears all that live."""
 
     def __init__(self) -> None:
-        self.servers: list[Service] = [self._started(place) for place in range(COUNT)]
+        self.servers: list[LocalServer] = [self._started(place) for place in range(COUNT)]
         self.dead: dict[str, float] = {}
         self.cuts: dict[tuple[str, str], str] = {}
         """By both addresses, what is lost: a request ("before") or its answer ("after")."""
@@ -65,32 +64,32 @@ class World:
         self.servers[0].holder.held[:] = True
         self.servers[0].holder.turns[:] = 1
 
-    def _started(self, place: int) -> Service:
-        one = Service(f"s{place}:1", "first", "")
+    def _started(self, place: int) -> LocalServer:
+        one = LocalServer(f"s{place}:1")
         one.holder.add_table(write_settings(SETTINGS))
         one.holder.clocks.open("w", 0, 0.0)
-        one._epoch, one._leased_until = "e", float("inf")
-        one._backups.copier = Copier(
+        one.share.epoch, one.member.service.leased_until = "e", float("inf")
+        one.backups.copier = Copier(
             one.life,
-            one._served_now,
+            one.backups.served,
             lambda address: self._stub(one, address),
         )
         return one
 
-    def _stub(self, caller: Service, address: str) -> Direct:
-        called = next(one for one in self.servers if one._address == address)
+    def _stub(self, caller: LocalServer, address: str) -> Direct:
+        called = next(one for one in self.servers if one.member.address == address)
 
         def told(event: str) -> None:
             if caller.life in self.dead:
                 raise DiedError(event)
-            lost = self.cuts.get((caller._address, address), "")
+            lost = self.cuts.get((caller.member.address, address), "")
             if called.life in self.dead or (lost and event.startswith(lost)):
                 raise BrokenError(event)
 
         return Direct(called, told)
 
     def present(self) -> list[Server]:
-        return [one._itself() for one in self.servers]
+        return [one.itself() for one in self.servers]
 
     # ---- what happens
 
@@ -104,7 +103,7 @@ class World:
             assert one.holder.push("w", self.pushes, [part], 0.0) is Verdict.DONE
 
     def copy(self, place: int) -> None:
-        copier = self.servers[place]._backups.copier
+        copier = self.servers[place].backups.copier
         assert copier is not None
         self._begin(copier.copy())
 
@@ -113,7 +112,7 @@ class World:
         gives, takes = self.servers[source], self.servers[target]
         present = self.present()
         of = np.flatnonzero(gives.holder.held)[::2]
-        waits = gives._gives() or np.isin(of, present[source].uncopied).any()
+        waits = gives.moves.giving or np.isin(of, present[source].uncopied).any()
         if source == target or waits or any(one.giving for one in present) or not len(of):
             return
         self.turn += 1
@@ -121,13 +120,13 @@ class World:
             of,
             gives.life,
             takes.life,
-            _AtAddress(lambda: self._stub(gives, takes._address)),
+            _AtAddress(lambda: self._stub(gives, takes.member.address)),
             "e",
             self.turn,
-            lambda: takes.life in gives._owners.gone,
+            lambda: takes.life in gives.member.owners.gone,
         )
-        gives._giving_to = takes.life
-        gives._move = self._begin(give(gives.holder, order))
+        move = gives.moves.begin(order)
+        self._begin(move)
 
     def cut(self, source: int, target: int, lost: str) -> None:
         self.cuts[f"s{source}:1", f"s{target}:1"] = lost
@@ -153,13 +152,13 @@ class World:
             keeps = keeper(present, one.life, self.keepers.get(one.life, ""))
             assert keeps is not None
             self.keepers[one.life] = keeps.life
-            one._owners = messages.Owners(
+            one.member.owners = messages.Owners(
                 gone=list(self.dead),
                 keeper=keeps.address,
                 keeper_life=keeps.life,
                 outdated=[copy_message(kept) for kept in outdated(present, one.life)],
             )
-            await one._backups.heed(one._owners)
+            await one.backups.heed(one.member.owners)
         present = self.present()
         found = next_adoption(present, self.dead, self.keepers, self.copied)
         if found is None or not found.may_begin or any(one.giving for one in present):
@@ -174,7 +173,7 @@ class World:
             epoch="e",
             turn=self.turn,
         )
-        assert (await adopts.Adopt(request, None)).adopted
+        assert (await adopts.backups.Adopt(request, None)).adopted
 
     def _begin(self, doing: Any) -> asyncio.Task[Any]:
         async def done() -> Any:
@@ -214,10 +213,10 @@ class World:
         found: Counts = {}
         for one in self.servers:
             given = np.zeros(BUCKETS, dtype=bool)
-            for of in one.holder.given().values():
+            for of in one.share.given().values():
                 given[of] = one.holder.turns[of] >= self.copied[of]
             _newest(found, _counts(one.holder.tables["items"], one.holder.held | given))
-            for _, copy in one._backups.copies._all():
+            for _, copy in one.backups.copies._all():
                 if "items" in copy.holder().tables:
                     new = copy.held & (copy.turns >= self.copied)
                     _newest(found, _counts(copy.holder().tables["items"], new))
@@ -253,10 +252,9 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @contextlib.contextmanager
 def _small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for part in (moving, copying):
-            patch.setattr(part, "PART_ROWS", 8)
-            patch.setattr(part, "FEW_ROWS", 2)
-            patch.setattr(part, "ROUNDS", 2)
+        patch.setattr(parts, "PART_ROWS", 8)
+        patch.setattr(changes, "FEW_ROWS", 2)
+        patch.setattr(changes, "ROUNDS", 2)
         patch.setattr(moving, "RETRY_SECONDS", 0.0)
         yield
 
@@ -303,7 +301,7 @@ async def test_rows_older_than_a_lost_copy_are_not_gone_on_from() -> None:
     world.copy(2)
     await world.goes_on(100)
     world.hear()
-    assert world.servers[0].holder.given() and not len(world.present()[2].uncopied)
+    assert world.servers[0].share.given() and not len(world.present()[2].uncopied)
     for place in (2, 3):  # who took them, and who had the copy
         world.restart(place)
     await world.recover()

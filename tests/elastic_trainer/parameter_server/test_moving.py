@@ -13,14 +13,16 @@ import torch
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.row_optimizer import Adagrad
 from elastic_trainer.embeddings.table import Table, TableSettings
-from elastic_trainer.parameter_server import holder, moving
+from elastic_trainer.parameter_server import changes, giving, parts
+from elastic_trainer.parameter_server.giving import Giving
 from elastic_trainer.parameter_server.holder import Gradients, Verdict
 from elastic_trainer.parameter_server.moving import Order, give
-from elastic_trainer.parameter_server.service import Service
-from elastic_trainer.parameter_server.wire import pack, pack_entries, unpack, write_settings
+from elastic_trainer.parameter_server.parts import pushes_in, rows_of
+from elastic_trainer.parameter_server.server import ParameterServer
+from elastic_trainer.parameter_server.wire import pack, unpack, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
-from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct
+from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct, LocalServer
 
 SETTINGS = TableSettings(
     "items", 4, Adagrad(lr=0.1), dtype=torch.float64, admit_after=2, evict_idle=7, evict_every=3
@@ -29,8 +31,8 @@ MOVED = np.arange(0, BUCKETS, 3)
 
 
 async def given_to(
-    taker: Service,
-    source: Service,
+    taker: LocalServer,
+    source: LocalServer,
     given: np.ndarray,
     stub: Direct | None = None,
     is_gone: Callable[[], bool] = lambda: False,
@@ -38,14 +40,14 @@ async def given_to(
     """Have buckets moved by turn 1."""
     to = stub or Direct(taker, lambda _: None)
     order = Order(given, source.life, taker.life, to, "e", 1, is_gone)
-    return await give(source.holder, order)
+    return await give(source.share, order)
 
 
 class Run:
     """Two servers of which the first gives to the second while pushes go on, and one table."""
 
     def __init__(self) -> None:
-        self.source, self.target = (Service(f"{one}:1", "first", "") for one in "ab")
+        self.source, self.target = (LocalServer(f"{one}:1") for one in "ab")
         self.source.holder.held[:] = True
         self.expected = Table(SETTINGS)
         self.draw = np.random.default_rng(5)
@@ -105,11 +107,10 @@ class Run:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moving, "GROUP_BUCKETS", BUCKETS)
-    monkeypatch.setattr(moving, "PART_ROWS", 64)
-    monkeypatch.setattr(moving, "FEW_ROWS", 8)
-    monkeypatch.setattr(holder, "HOT_ROWS", 8)
-    monkeypatch.setattr(moving, "ROUNDS", 2)  # rows change until buckets are frozen
+    monkeypatch.setattr(parts, "PART_ROWS", 64)
+    monkeypatch.setattr(changes, "FEW_ROWS", 8)
+    monkeypatch.setattr(giving, "HOT_ROWS", 8)
+    monkeypatch.setattr(changes, "ROUNDS", 2)  # rows change until buckets are frozen
 
 
 async def test_hot_rows_that_change_are_copied_once_their_buckets_are_frozen() -> None:
@@ -132,7 +133,7 @@ async def test_hot_rows_that_change_are_copied_once_their_buckets_are_frozen() -
             if not run.source.holder.frozen.any():
                 push(np.union1d(hot, others))
             sent.append((bool(run.source.holder.frozen.any()), unpack(request.ids).tolist()))
-            return await self._service.Receive(request, None)
+            return await self._answers.Receive(request, None)
 
     for _ in range(3):
         push(np.union1d(hot, np.arange(200, dtype=np.int64)))
@@ -151,7 +152,7 @@ async def test_rows_are_given_while_pushes_go_on(
     large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`large`: rows of a bucket beyond which it doesn't go whole."""
-    monkeypatch.setattr(moving, "LARGE_ROWS", large)
+    monkeypatch.setattr(parts, "LARGE_ROWS", large)
     run = Run()
     for _ in range(10):
         run.push()
@@ -184,30 +185,11 @@ async def test_connection_breaks_at_each_message(late: bool) -> None:
             run.check()
 
 
-async def test_groups_that_were_taken_before_a_connection_breaks_are_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(moving, "GROUP_BUCKETS", 50)
-    probe, shares = Run(), set()
-    _, count = await probe.move(0)
-    for breaks_at in range(1, count, 3):
-        run = Run()
-        for _ in range(10):
-            run.push()
-        await run.move(breaks_at)
-        shares.add(int(run.target.holder.held.sum()))
-        run.check()
-        assert (await run.move(0))[0]
-        run.check()
-        assert run.target.holder.held.sum() == len(MOVED)
-    assert len(shares) > len(MOVED) // 50, "no move broke between its groups"
-
-
 async def test_giver_keeps_its_rows_where_the_taker_was_started_again() -> None:
     run = Run()
     for _ in range(3):
         run.push()
-    restarted = Service("b:1", "first", "")
+    restarted = LocalServer("b:1")
 
     async def move() -> bool:
         stub = Direct(restarted, lambda _: None)
@@ -277,11 +259,11 @@ async def test_rows_of_an_older_epoch_are_neither_given_nor_taken() -> None:
     run = Run()
     for _ in range(3):
         run.push()
-    run.target._epoch = "newer"
+    run.target.share.epoch = "newer"
     assert not (await run.move(0))[0]
     run.check()
     request = messages.GiveRequest(buckets=pack(MOVED), epoch="newer")
-    assert not (await run.source.Give(request, None)).given
+    assert not (await run.source.moves.Give(request, None)).given
     run.check()
 
 
@@ -289,24 +271,22 @@ async def test_rows_that_come_back_before_they_are_forgotten_stay() -> None:
     run = Run()
     for _ in range(10):
         run.push()
-    source, target = run.source.holder, run.target.holder
-    source.begin_giving("move", MOVED)
-    target.adopt(source, MOVED)
-    source.end_giving("move", taker="taker")
+    source, target = run.source.share, run.target.holder
+    giving = Giving(source, MOVED)
+    run.target.share.adopt(source.holder, MOVED)
+    giving.end(taker="taker")
     back, comes = np.split(MOVED, 2)
     source.adopt(target, back)
     target.held[back] = False
     assert source.expect("back", comes, "taker")
-    entries = target.tables["items"].entries(comes.tolist())
-    ids = entries.ids.numpy()
-    text = write_settings(SETTINGS)
-    assert source.receive("back", text, ids, pack_entries(entries))
+    ids = target.tables["items"].entries(comes.tolist()).ids.numpy()
+    for rows in rows_of(target, {"items": ids}):
+        assert source.receive(messages.ReceiveRequest(move="back", **rows))
     source.forget("taker", MOVED, np.zeros(len(MOVED), dtype=np.int64))
-    steps = {"items": target.tables["items"].step}
-    assert source.take("back", comes, target.applied_in(comes), steps)
+    assert source.take(messages.TakeRequest(move="back", **pushes_in(target, comes)))
     target.held[comes] = False
     run.check()
-    assert len(source.tables["items"]) == len(run.expected)
+    assert len(source.holder.tables["items"]) == len(run.expected)
 
 
 async def test_rows_that_were_given_are_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,10 +295,10 @@ async def test_rows_that_were_given_are_not_given_again(monkeypatch: pytest.Monk
     for _ in range(3):
         run.push()
     assert (await run.move(0))[0]
-    third = Service("c:1", "first", "")
-    monkeypatch.setattr(run.source._stubs, "of", lambda _: Direct(third, lambda _: None))
+    third = LocalServer("c:1")
+    monkeypatch.setattr(run.source.member.stubs, "of", lambda _: Direct(third, lambda _: None))
     request = messages.GiveRequest(buckets=pack(MOVED), address="c:1", life=third.life, turn=2)
-    assert not (await run.source.Give(request, None)).given
+    assert not (await run.source.moves.Give(request, None)).given
     assert not third.holder.held.any()
     run.check()
 
@@ -343,11 +323,11 @@ async def test_who_has_taken_rows_since_its_last_word_does_not_end(
             taken += (await run.move(0, pushes=False))[0]
             return messages.Owners(released=report.leaving and not holds)
 
-    monkeypatch.setattr(run.target._stubs, "of", lambda _: First())
-    run.target.leave()
-    follows = asyncio.create_task(run.target._follow())
+    monkeypatch.setattr(run.target.member.stubs, "of", lambda _: First())
+    run.target.member.leave()
+    follows = asyncio.create_task(run.target.part.run())
     await heard.wait()  # until it says something again, after all that it does on an answer
-    assert taken and not run.target.ended.is_set()
+    assert taken and not run.target.member.ended.is_set()
     run.check()
     follows.cancel()
 
@@ -356,7 +336,7 @@ async def test_why_the_first_server_hears_nothing_of_another_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such as of one that was told to join another than the first."""
-    service, enough = Service("c:1", "b:1", ""), asyncio.Event()
+    server, enough = ParameterServer("c:1", "b:1", ""), asyncio.Event()
     refusals = 0
 
     class Second:
@@ -369,8 +349,8 @@ async def test_why_the_first_server_hears_nothing_of_another_is_said_once(
             code = grpc.StatusCode.FAILED_PRECONDITION
             raise grpc.aio.AioRpcError(code, nothing, nothing, "b:1 isn't the first server")
 
-    monkeypatch.setattr(service._stubs, "of", lambda _: Second())
-    follows = asyncio.create_task(service._follow())
+    monkeypatch.setattr(server.member.stubs, "of", lambda _: Second())
+    follows = asyncio.create_task(server.part.run())
     await enough.wait()
     follows.cancel()
     said = [one.getMessage() for one in caplog.records]
@@ -381,6 +361,6 @@ async def test_who_ends_takes_nothing() -> None:
     run = Run()
     for _ in range(3):
         run.push()
-    run.target.ended.set()
+    run.target.member.ended.set()
     assert not (await run.move(0))[0]
     run.check()

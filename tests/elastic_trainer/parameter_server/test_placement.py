@@ -221,4 +221,4 @@ def test_each_server_has_a_keeper_that_stays_and_that_stays_its_keeper(
 
 def test_life_that_another_followed_at_its_address_is_over_though_nobody_saw_it() -> None:
     known = {"host-0:1": "older", "host-1:1": "life-1", "host-2:1": "unheard"}
-    assert followed(known, [server(0), server(1)]) == {"older"}
+    assert followed(known.items(), [server(0), server(1)]) == {"older"}

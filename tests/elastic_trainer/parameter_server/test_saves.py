@@ -16,8 +16,11 @@ from elastic_trainer.embeddings.table import TableSettings
 from elastic_trainer.parameter_server import snapshot
 from elastic_trainer.parameter_server.files import Saved, read_saves, write_file
 from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
-from elastic_trainer.parameter_server.snapshot import Snapshot, TornError
-from elastic_trainer.parameter_server.wire import pack_entries, write_settings
+from elastic_trainer.parameter_server.member import Member
+from elastic_trainer.parameter_server.parts import ids_in, pushes_in, rows_of
+from elastic_trainer.parameter_server.share import Share
+from elastic_trainer.parameter_server.snapshot import Snapshot, TornError, read_in_parts
+from elastic_trainer.parameter_server.wire import write_settings
 from elastic_trainer.parameter_server.writer import Writer
 from elastic_trainer.proto import parameter_server_pb2 as messages
 from hypothesis import example, given, settings
@@ -33,7 +36,8 @@ class Servers:
     """Three holders, between which buckets move, and what they write."""
 
     def __init__(self, folder: Path) -> None:
-        self.holders = [Holder() for _ in range(3)]
+        self.shares = [Share(Holder()) for _ in range(3)]
+        self.holders = [one.holder for one in self.shares]
         self.holders[0].held[:] = True
         for one in self.holders:
             one.add_table(write_settings(SETTINGS))
@@ -52,30 +56,27 @@ class Servers:
             assert one.push("w", self.step, [part], 0.0) is Verdict.DONE
 
     def move(self, source: int, target: int) -> None:
-        giver, taker = self.holders[source], self.holders[target]
+        giver, taker, move = self.holders[source], self.shares[target], f"m{self.count}"
         given = np.flatnonzero(giver.held)[::2]
         if source == target or not len(given):
             return
-        giver.begin_giving("m", given)
-        assert taker.expect("m", given, "giver")
-        for name, one in giver.ids_in(given, "m").items():
-            entries = pack_entries(giver.tables[name].entries_of(one))
-            assert taker.receive("m", write_settings(SETTINGS), one, entries)
-        giver.freeze("m")
-        applied, steps = giver.applied_in(given), {"items": giver.tables["items"].step}
-        assert taker.take("m", given, applied, steps)
-        giver.end_giving("m", taker="taker")
-        giver.forget("taker", given, giver.turns[given])
         self.count += 1
-        taker._taken.clear()
+        assert taker.expect(move, given, "giver")
+        for rows in rows_of(giver, ids_in(giver, given)):
+            assert taker.receive(messages.ReceiveRequest(move=move, **rows))
+        told = messages.TakeRequest(move=move, turn=self.count, **pushes_in(giver, given))
+        assert taker.take(told)
+        self.shares[source].gave("taker", given)
+        self.shares[source].forget("taker", given, giver.turns[given])
 
     def save(self, name: str, after: str) -> list[File]:
         files = []
         for number, one in enumerate(self.holders):
             held = np.flatnonzero(one.held)
             if len(held):
-                read = Snapshot(one.tables, held, one.saved(name, after, held))
-                for _ in read.read():
+                since = self.shares[number].saves.begin(name, after, held)
+                read = Snapshot(one.tables, held, since)
+                for _ in read_in_parts(read.tables):
                     if self.pushes_between:
                         self.push()
                 place = self.folder / name
@@ -203,12 +204,11 @@ def test_a_save_whose_rows_went_to_another_server_is_given_up(
         servers.push()
     holder = servers.holders[0]
     read = Snapshot(holder.tables, np.flatnonzero(holder.held))
-    parts = read.read()
+    parts = read_in_parts(read.tables)
     next(parts)
     servers.move(0, 1)
     with pytest.raises(TornError):
         list(parts)
-    read.stop()
     assert not holder.tables["items"].watchers
 
 
@@ -216,17 +216,17 @@ async def test_an_export_is_of_the_moment_it_began_though_pushes_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "PART_ROWS", 16)
-    servers, writer = Servers(tmp_path), Writer("life")
+    servers, writer = Servers(tmp_path), Writer(Member("a:1"))
     for _ in range(5):
         servers.push()
-    holder, folder = servers.holders[0], tmp_path / "exports"
+    share, holder, folder = servers.shares[0], servers.holders[0], tmp_path / "exports"
 
     async def export(*, pushes: bool) -> ServingTables:
         place, number, base = begin(folder)
         request = messages.SaveRequest(
             place=str(place), export=str(folder), number=number, base=base
         )
-        writing = asyncio.ensure_future(writer.write(request, holder, holder.held.copy()))
+        writing = asyncio.ensure_future(writer.write(request, share, holder.held.copy()))
         await asyncio.sleep(0)
         while pushes and not writing.done():
             servers.push()

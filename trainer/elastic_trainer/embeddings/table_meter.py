@@ -48,19 +48,30 @@ class TableMeter:
         self._since = now
         found = {}
         for number, table in enumerate(self._tables):
-            counters, samples = table.counters, self._samples[number]
-            ids, shares = samples.hot(HOT_IDS)
-            updated = counters.updated - self._updated[number]
-            found[table.settings.name] = TableLoad(
-                rows=len(table),
-                bytes=table.nbytes,
-                admitted=counters.admitted,
-                evicted=counters.evicted,
-                updated=counters.updated,
-                updated_per_second=0.0 if first else updated / seconds,
-                hot_ids=ids,
-                hot_share=shares,
+            updated = table.counters.updated - self._updated[number]
+            found[table.settings.name] = measure(
+                table, self._samples[number], 0.0 if first else updated / seconds
             )
-            self._updated[number] = counters.updated
-            samples.halve()
+            self._updated[number] = table.counters.updated
+            self._samples[number].halve()
         return found
+
+
+def measure(table: Table, samples: IdSamples, updated_per_second: float) -> TableLoad:
+    """Return the load of what is held here of a table.
+
+    Args:
+        samples: of the ids that it was updated for.
+    """
+    counters = table.counters
+    ids, shares = samples.hot(HOT_IDS)
+    return TableLoad(
+        rows=len(table),
+        bytes=table.nbytes,
+        admitted=counters.admitted,
+        evicted=counters.evicted,
+        updated=counters.updated,
+        updated_per_second=updated_per_second,
+        hot_ids=ids,
+        hot_share=shares,
+    )

@@ -16,7 +16,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from elastic_trainer.parameter_server.service import EpochError, Service
+from elastic_trainer.parameter_server.follower import EpochError
+from elastic_trainer.parameter_server.server import ParameterServer
 from elastic_trainer.parameter_server.wire import SERVERS_VARIABLE
 from elastic_trainer.protocol.auth import TOKEN_VARIABLE
 
@@ -119,7 +120,7 @@ async def serve(options: argparse.Namespace) -> int:
     address = options.address or f"{options.host}:{options.port}"
     token = os.environ.pop(TOKEN_VARIABLE, "")
     try:
-        service = Service(
+        server = ParameterServer(
             address,
             options.join,
             token,
@@ -132,10 +133,10 @@ async def serve(options: argparse.Namespace) -> int:
         print(f"parameter server: cannot read its storage: {error}", file=sys.stderr)
         return EXIT_STORAGE
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, service.leave)
-    loop.add_signal_handler(signal.SIGINT, service.ended.set)
+    loop.add_signal_handler(signal.SIGTERM, server.member.leave)
+    loop.add_signal_handler(signal.SIGINT, server.member.ended.set)
     try:
-        await service.run(options.host, options.port, options.metrics_port)
+        await server.run(options.host, options.port, options.metrics_port)
     except EpochError as error:
         print(f"parameter server: {error}", file=sys.stderr)
         return EXIT_EPOCH

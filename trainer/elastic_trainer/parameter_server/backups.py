@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,109 +10,95 @@ from typing import Any
 import numpy as np
 
 from elastic_trainer.embeddings.hashing import BUCKETS
-from elastic_trainer.parameter_server.copies import Copies, Copy, Moment, Rows
+from elastic_trainer.parameter_server.copies import Copies, Copy
 from elastic_trainer.parameter_server.copying import UNCOPIED_SECONDS, Copier, Served
 from elastic_trainer.parameter_server.holder import EVERY_BUCKET, Buckets
+from elastic_trainer.parameter_server.member import Member
 from elastic_trainer.parameter_server.placement import Kept
 from elastic_trainer.parameter_server.reports import read_copies
+from elastic_trainer.parameter_server.service import checked, log
 from elastic_trainer.parameter_server.wire import unpack
-
-log = logging.getLogger("elastic_trainer.parameter_server")
+from elastic_trainer.proto import parameter_server_pb2 as messages
 
 FORGOTTEN_BUCKETS = 8
 """Forgotten at a time, between which requests are served."""
 
 
 class Backups:
-    """All on the server's event loop.
-
-    Args:
-        life: of this server.
-        make_copy: makes a copy of another's rows, of a name and an epoch.
-        copies_own: whether another one is to keep a copy of this server's rows.
-        served: returns what this one serves.
-        stub: returns the stub of an address.
+    """Args:
+    make_copy: makes a copy of another's rows, of a name and an epoch.
+    copies_own: whether another one is to keep a copy of this server's rows.
     """
 
     def __init__(
-        self,
-        life: str,
-        make_copy: Callable[[str, str], Copy],
-        copies_own: bool,
-        served: Callable[[], Served],
-        stub: Callable[[str], Any],
+        self, member: Member, make_copy: Callable[[str, str], Copy], *, copies_own: bool
     ) -> None:
-        self._make_copy, self._served = make_copy, served
+        self._member = member
         self.copies = Copies(make_copy)
-        self.copier = Copier(life, served, stub) if copies_own else None
+        self.copier = Copier(member.life, self.served, member.stubs.of) if copies_own else None
         self._took = np.full(BUCKETS, -np.inf)
         """By bucket, when it came."""
 
+    def served(self) -> Served:
+        share, told = self._member.share, self._member.owners
+        is_told = told != messages.Owners()
+        return Served(share.holder, share.epoch, told.keeper, told.keeper_life, is_told)
+
     def came(self, buckets: Buckets) -> None:
-        """Have buckets copied soon that are held here since now."""
+        """Have it told, and copied soon, that buckets are held here since now."""
         self._took[buckets] = time.monotonic()
+        self._member.news.set()
         if self.copier is not None:
             self.copier.hurry()
 
-    def begin_anew(self) -> None:
-        """Keep nothing of others any more."""
-        self.copies.forget(list(self.copies.sources), ())
-        self.copies = Copies(self._make_copy)
+    async def Keep(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.life == self._member.life and request.ends:
+            self.copies.forget((request.source,), ())
+            return messages.KeepReply(kept=True)
+        if not self._member.is_meant(request.life, request.epoch):
+            return messages.KeepReply(kept=False)
 
-    def keep(self, request: Any) -> bool:
-        """Keep a part of another's copy. False where it can't be.
+        def kept() -> bool:
+            try:
+                return self.copies.keep(request)
+            except OSError as error:
+                log.warning("cannot keep a copy of %s's rows: %s", request.source, error)
+                return False
 
-        Raises:
-            ValueError, TypeError: it is none.
-        """
-        try:
-            if request.first:
-                self.copies.begin(request.source, request.copy, request.epoch)
-            last = None
-            if request.last:
-                last = Moment(
-                    unpack(request.buckets),
-                    {one.worker: unpack(one.sequences) for one in request.applied},
-                    {one.table: one.step for one in request.steps},
-                    unpack(request.turns),
-                )
-            rows = [Rows(one.table, unpack(one.ids), list(one.entries)) for one in request.rows]
-            return self.copies.keep(request.source, request.copy, rows, last)
-        except OSError as error:
-            log.warning("cannot keep a copy of %s's rows: %s", request.source, error)
-            return False
+        return messages.KeepReply(kept=await checked(context, kept))
 
-    def adopt(self, request: Any) -> bool:
-        """Hold buckets as they are kept here. False where they can't be held."""
-        source, buckets = request.source, unpack(request.buckets)
-        holder = self._served().holder
+    async def Adopt(self, request: Any, context: Any) -> Any:  # noqa: N802
+        member = self._member
+        # An order that comes late may have been given to another one since.
+        if not member.may_serve or not member.is_meant(request.life, request.epoch):
+            return messages.AdoptReply(adopted=False)
+        source, buckets, share = request.source, unpack(request.buckets), member.share
         try:
             if request.given:
-                adopted = holder.hold_again(source, buckets, request.turn)
+                adopted = share.hold_again(source, buckets, request.turn)
             else:
-                adopted = self.copies.adopt(source, buckets, holder, request.epoch, request.turn)
+                adopted = self.copies.adopt(source, buckets, share, request.epoch, request.turn)
         except OSError as error:
             log.error("cannot read the copy of %s's rows: %s", source, error)
             self.copies.forget((source,), ())
-            return False
+            adopted = False
         if adopted:
+            share.epoch = request.epoch
             self.came(buckets)
-        return adopted
+        return messages.AdoptReply(adopted=adopted)
 
     async def heed(self, owners: Any) -> None:
         """Keep no longer what nobody needs, some of it at a time, and take nothing of the gone."""
-        holder = self._served().holder
-        holder.expect_nothing_from(owners.gone)
+        share = self._member.share
+        share.expect_nothing_from(owners.gone)
         needless = read_copies(owners.outdated)
         if self.copier is None:
             needless += self._given()
         for one in needless:
             for begin in range(0, len(one.buckets), FORGOTTEN_BUCKETS):
                 part = slice(begin, begin + FORGOTTEN_BUCKETS)
-                if one.given:
-                    holder.forget(one.life, one.buckets[part], one.turns[part])
-                else:
-                    self.copies.drop(one.life, one.buckets[part], one.turns[part])
+                forget = share.forget if one.given else self.copies.drop
+                forget(one.life, one.buckets[part], one.turns[part])
                 await asyncio.sleep(0)
 
     def kept(self) -> list[Kept]:
@@ -129,6 +114,6 @@ class Backups:
         return found
 
     def _given(self) -> list[Kept]:
-        holder = self._served().holder
-        given, turns = holder.given(), holder.turns
+        share = self._member.share
+        given, turns = share.given(), share.holder.turns
         return [Kept(life, of, turns[of], given=True) for life, of in given.items()]

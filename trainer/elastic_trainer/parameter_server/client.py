@@ -10,10 +10,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-import grpc
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -367,18 +366,13 @@ class ServedTables:
             step: for `board`; None: steps pushed so far.
 
         Raises:
-            ServerError: a value isn't finite, or they are too many.
+            ServerError: it refuses them: a value isn't finite, or they are too many.
         """
         request = messages.ObserveRequest(
             worker=self.worker, values={**self._times.means(), **values}
         )
-        try:
-            reply = self._servers.stub(self._servers.first).Observe(
-                request, timeout=1.0, metadata=self._servers.metadata
-            )
-        except grpc.RpcError as error:
-            if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-                raise ServerError(error.details()) from error
+        reply = self._servers.ask_one("Observe", self._servers.first, request, 1.0)
+        if reply is None:
             return {}
         told: dict[str, Any] = json.loads(reply.status)
         if board is not None:
@@ -393,12 +387,7 @@ class ServedTables:
     def __enter__(self) -> ServedTables:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _give_first(self, settings: TableSettings, update: Update) -> None:

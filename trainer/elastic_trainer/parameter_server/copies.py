@@ -9,38 +9,18 @@ took them may be lost before there is a copy of its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
+from elastic_trainer.embeddings.hashing import BUCKETS, buckets
 from elastic_trainer.parameter_server.holder import Buckets, Holder
+from elastic_trainer.parameter_server.parts import hold_as_told
 from elastic_trainer.parameter_server.placement import Kept
-from elastic_trainer.parameter_server.wire import unpack_entries
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Entries of exactly these ids of a table."""
-
-    text: str
-    """The table's settings."""
-    ids: Ids
-    entries: Sequence[bytes]
-
-
-@dataclass(frozen=True)
-class Moment:
-    """State of a server at the moment from which copied rows are."""
-
-    buckets: Buckets
-    applied: Mapping[str, NDArray[np.int64]]
-    """By worker, the newest sequence that each of the buckets took."""
-    steps: Mapping[str, int]
-    turns: NDArray[np.int64]
-    """By which the server has come to each of the buckets."""
+from elastic_trainer.parameter_server.share import Share
+from elastic_trainer.parameter_server.wire import unpack, unpack_entries
 
 
 class Copy(ABC):
@@ -57,12 +37,9 @@ class Copy(ABC):
         self.turns: NDArray[np.int64] = np.zeros(BUCKETS, dtype=np.int64)
 
     @abstractmethod
-    def put(self, rows: Rows) -> None:
-        """Take in a part of what the next moment is to have."""
-
-    @abstractmethod
-    def end_moment(self, moment: Moment) -> None:
-        """Be as all parts so far say, and as before in buckets that the moment hasn't."""
+    def keep(self, part: Any) -> None:
+        """Take in a KeepRequest's rows for the next moment. With the last of its parts, be as all
+        of them say, and as before in buckets that the moment hasn't."""
 
     @abstractmethod
     def drop(self, given: Buckets) -> None:
@@ -87,39 +64,43 @@ class MemoryCopy(Copy):
         super().__init__(name, epoch)
         self._holder = Holder()
         self.held, self.turns = self._holder.held, self._holder.turns
-        self._waiting: list[Rows] = []
+        self._waiting: list[Any] = []
+        """Rows of buckets that are in the copy, until the next moment ends."""
         self._whole = False
 
-    def put(self, rows: Rows) -> None:
-        if not self._whole:
-            self._put(rows, None)
-            return
-        known = self.held[buckets(rows.ids)]
-        if not known.all():
-            self._put(rows, ~self.held)  # of millions, where they came by a move
-        if known.any():
-            self._waiting.append(rows)
+    def keep(self, part: Any) -> None:
+        for rows in part.rows:
+            if not self._whole:
+                self._put(rows, None)
+                continue
+            known = self.held[buckets(unpack(rows.ids))]
+            if not known.all():
+                self._put(rows, ~self.held)  # of millions, where they came by a move
+            if known.any():
+                self._waiting.append(rows)
+        if part.last:
+            self._end_moment(part)
 
-    def _put(self, rows: Rows, of: NDArray[np.bool_] | None) -> None:
+    def _put(self, rows: Any, of: NDArray[np.bool_] | None) -> None:
         """Have these rows, or those of some buckets alone."""
-        table = self._holder.add_table(rows.text)
-        entries, ids = unpack_entries(rows.entries, table.settings), rows.ids
+        table, ids = self._holder.add_table(rows.table), unpack(rows.ids)
+        entries = unpack_entries(rows.entries, table.settings)
         if of is not None and not of[buckets(ids)].all():
             ids, entries = ids[of[buckets(ids)]], entries.of_buckets(np.flatnonzero(of).tolist())
         table.replace(ids, entries)
 
-    def end_moment(self, moment: Moment) -> None:
+    def _end_moment(self, moment: Any) -> None:
+        given, turns = unpack(moment.buckets), unpack(moment.turns)
         of = np.zeros(BUCKETS, dtype=bool)
-        of[moment.buckets] = True
+        of[given] = True
         if self._whole:
             # All rows of those that were away meanwhile are among what waits.
-            away = self.held[moment.buckets] & (self.turns[moment.buckets] != moment.turns)
-            self._holder.drop_rows(moment.buckets[away])
+            self._holder.drop_rows(given[self.held[given] & (self.turns[given] != turns)])
         self._holder.drop_rows(np.flatnonzero(~of & ~self.held))  # they went before its end
         for rows in self._waiting:
             self._put(rows, of & self.held)
         self._waiting, self._whole = [], True
-        self._holder.hold(moment.buckets, moment.applied, moment.steps, moment.turns)
+        hold_as_told(self._holder, moment, turns)
 
     def drop(self, given: Buckets) -> None:
         given = given[self.held[given]]
@@ -150,47 +131,31 @@ class Copies:
         self._older: list[tuple[str, Copy]] = []
         """Copies that newer ones followed, of buckets that these haven't."""
 
-    def begin(self, source: str, name: str, epoch: str) -> None:
-        self._give_up(self._coming, source)
-        self._coming[source] = self._make(name, epoch)
-
-    def keep(self, source: str, name: str, rows: Sequence[Rows], last: Moment | None) -> bool:
-        """Keep a part of a copy. False where that isn't known here.
-
-        Args:
-            last: what ends the moment, if this is the last of its parts.
-        """
+    def keep(self, part: Any) -> bool:
+        """Keep a KeepRequest's part of a copy. False where that isn't known here."""
+        source = part.source
+        if part.first:
+            self._give_up(self._coming, source)
+            self._coming[source] = self._make(part.copy, part.epoch)
         coming = self._coming.get(source)
-        copies = self._coming if coming is not None and coming.name == name else self._whole
+        copies = self._coming if coming is not None and coming.name == part.copy else self._whole
         copy = copies.get(source)
-        if copy is None or copy.name != name or copy.is_too_long:
+        if copy is None or copy.name != part.copy or copy.is_too_long:
             return False
         try:
-            for part in rows:
-                copy.put(part)
-            if last is not None:
-                copy.end_moment(last)
+            copy.keep(part)
         except OSError:
             self._give_up(copies, source)  # it may have a part of a moment
             raise
-        if last is not None and copies is self._coming:
-            self._follow(source, self._coming.pop(source))
+        if part.last and copies is self._coming:
+            if source in self._whole:
+                self._older.append((source, self._whole[source]))
+            self._whole[source] = self._coming.pop(source)
+            for of, older in self._older:
+                if of == source:  # goes on having what the new one hasn't
+                    older.drop(np.flatnonzero(older.held & copy.held))
+            self._close_empty()
         return True
-
-    def _follow(self, source: str, copy: Copy) -> None:
-        """Have a copy that is whole now; what it hasn't of the one before, that goes on having."""
-        before = self._whole.get(source)
-        self._whole[source] = copy
-        if before is not None:
-            self._older.append((source, before))
-        for one in [older for of, older in self._older if of == source]:
-            one.drop(np.flatnonzero(one.held & copy.held))
-        self._close_empty()
-
-    @property
-    def sources(self) -> set[str]:
-        """Whose rows are copied, or begun to be."""
-        return {*self._whole, *self._coming, *(source for source, _ in self._older)}
 
     def kept(self) -> list[Kept]:
         """Return what there is of each copy that is whole."""
@@ -200,13 +165,13 @@ class Copies:
             found.append(Kept(source, of, copy.turns[of]))
         return found
 
-    def adopt(self, source: str, given: Buckets, holder: Holder, epoch: str, turn: int) -> bool:
-        """Have a holder hold these buckets as they were copied. False where it can't."""
+    def adopt(self, source: str, given: Buckets, share: Share, epoch: str, turn: int) -> bool:
+        """Have a share hold these buckets as they were copied. False where it can't."""
         for of, copy in self._all():
             if of == source and copy.epoch == epoch and copy.held[given].all():
-                if holder.held[given].any():
+                if share.holder.held[given].any():
                     return False
-                holder.adopt(copy.holder(), given, turn)
+                share.adopt(copy.holder(), given, turn)
                 copy.drop(given)
                 self._close_empty()
                 return True

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import xxhash
 
-from elastic_trainer.parameter_server.copies import Copy, MemoryCopy, Moment, Rows
+from elastic_trainer.parameter_server.copies import Copy, MemoryCopy
 from elastic_trainer.parameter_server.holder import Buckets, Holder
-from elastic_trainer.parameter_server.wire import pack, unpack
+from elastic_trainer.parameter_server.wire import unpack
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
 LENGTHENED = 3
@@ -38,29 +38,16 @@ class CopyLog(Copy):
         """Bytes when the first moment was whole; 0: it isn't yet."""
         self._length = 0
 
-    def put(self, rows: Rows) -> None:
-        part = messages.Rows(table=rows.text, ids=pack(rows.ids), entries=rows.entries)
-        self._append(messages.KeepRequest(rows=[part]))
-
-    def end_moment(self, moment: Moment) -> None:
-        self._append(
-            messages.KeepRequest(
-                last=True,
-                buckets=pack(moment.buckets),
-                applied=[
-                    messages.Applied(worker=worker, sequences=pack(sequences))
-                    for worker, sequences in moment.applied.items()
-                ],
-                steps=[
-                    messages.Step(table=table, step=step) for table, step in moment.steps.items()
-                ],
-                turns=pack(moment.turns),
-            )
-        )
-        self._file.flush()
-        self._first = self._first or self._length
-        self.held[moment.buckets] = True
-        self.turns[moment.buckets] = moment.turns
+    def keep(self, part: Any) -> None:
+        content = part.SerializeToString()
+        head = len(content).to_bytes(8, "little") + xxhash.xxh3_64_digest(content)
+        self._file.write(head + content)
+        self._length += len(head) + len(content)
+        if part.last:
+            self._file.flush()
+            self._first = self._first or self._length
+            given = unpack(part.buckets)
+            self.held[given], self.turns[given] = True, unpack(part.turns)
 
     def drop(self, given: Buckets) -> None:
         # What the file has of them still is no part of the copy.
@@ -73,31 +60,15 @@ class CopyLog(Copy):
     def holder(self) -> Holder:
         self._file.flush()
         copy = MemoryCopy(self.name, self.epoch)
-        for message in self._messages():
-            for rows in message.rows:
-                copy.put(Rows(rows.table, unpack(rows.ids), list(rows.entries)))
-            if message.last:
-                copy.end_moment(
-                    Moment(
-                        unpack(message.buckets),
-                        {one.worker: unpack(one.sequences) for one in message.applied},
-                        {one.table: one.step for one in message.steps},
-                        unpack(message.turns),
-                    )
-                )
+        for part in self._parts():
+            copy.keep(part)
         return copy.holder()
 
     def close(self) -> None:
         self._file.close()
         self._path.unlink(missing_ok=True)
 
-    def _append(self, message: messages.KeepRequest) -> None:
-        content = message.SerializeToString()
-        head = len(content).to_bytes(8, "little") + xxhash.xxh3_64_digest(content)
-        self._file.write(head + content)
-        self._length += len(head) + len(content)
-
-    def _messages(self) -> Iterator[messages.KeepRequest]:
+    def _parts(self) -> Iterator[messages.KeepRequest]:
         with open(self._path, "rb") as file:
             while len(head := file.read(_HEAD)) == _HEAD:
                 content = file.read(int.from_bytes(head[:8], "little"))

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +20,16 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from elastic_trainer.embeddings.hashing import BUCKETS, Ids
-from elastic_trainer.parameter_server.holder import EVERY_BUCKET, Buckets, Holder
-from elastic_trainer.parameter_server.moving import ANSWER_SECONDS, FEW_ROWS, PART_ROWS, ROUNDS
-from elastic_trainer.parameter_server.wire import pack, pack_entries, unpack, write_settings
+from elastic_trainer.embeddings.hashing import BUCKETS
+from elastic_trainer.parameter_server import parts
+from elastic_trainer.parameter_server.changes import Changes, IdsByTable, send_until_few
+from elastic_trainer.parameter_server.holder import EVERY_BUCKET, NO_TURN, Holder
+from elastic_trainer.parameter_server.moving import ANSWER_SECONDS
+from elastic_trainer.parameter_server.wire import pack
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
 log = logging.getLogger("elastic_trainer.parameter_server")
 
-_NONE: Buckets = EVERY_BUCKET[:0]
-_NEVER = -1
-"""No turn."""
 UNCOPIED_SECONDS = 60.0
 """A server that gave buckets keeps their rows so long for one that has no copy of them yet."""
 
@@ -65,7 +64,9 @@ class Copier:
         self._life, self._served, self._stub = life, served, stub
         self._of: Served | None = None
         self._name = ""
-        self._covered = np.full(BUCKETS, _NEVER)
+        self._changes: Changes | None = None
+        """Since what was sent last."""
+        self._covered = np.full(BUCKETS, NO_TURN)
         """By bucket, the turn by which it had come when the copy's last moment had it."""
         self._used: dict[str, str] = {}
         """Keepers that may have a copy: addresses by life."""
@@ -103,21 +104,23 @@ class Copier:
             self._end()
             return
         try:
-            if now != self._of:
-                await self._begin(now)
-            await self._to_this_moment(now)
+            changes = self._changes
+            if changes is None or now != self._of:
+                changes = await self._begin(now)
+            await self._to_this_moment(now, changes)
         except (grpc.RpcError, _NotKeptError) as error:
             log.warning("no copy of its rows at %s yet: %r", now.keeper, error)
             self._end()
         else:
             await self._end_older(now)
 
-    async def _begin(self, now: Served) -> None:
+    async def _begin(self, now: Served) -> Changes:
         self._end()
         self._of, self._name = now, uuid.uuid4().hex[:16]
-        now.holder.watch(self._name, EVERY_BUCKET)
+        changes = self._changes = Changes(now.holder, EVERY_BUCKET)
         self._used[now.keeper_life] = now.keeper
         await self._send(now, messages.KeepRequest(first=True))
+        return changes
 
     async def _end_older(self, now: Served) -> None:
         """Have copies at earlier keepers ended, which might be taken for the newest one, some
@@ -133,61 +136,37 @@ class Copier:
                 log.info("%s may still have an older copy", address)
 
     def _end(self) -> None:
-        if self._of is not None:
-            self._of.holder.unwatch(self._name)
-        self._of, self._name = None, ""
-        self._covered = np.full(BUCKETS, _NEVER)
+        if self._changes is not None:
+            self._changes.stop()
+        self._of, self._name, self._changes = None, "", None
+        self._covered = np.full(BUCKETS, NO_TURN)
 
-    async def _to_this_moment(self, now: Served) -> None:
+    async def _to_this_moment(self, now: Served, changes: Changes) -> None:
         holder = now.holder
+
+        async def send_rows(ids: IdsByTable) -> None:
+            for rows in parts.rows_of(holder, ids):
+                await self._send(now, messages.KeepRequest(rows=[messages.Rows(**rows)]))
+
         lacking = holder.held & (self._covered != holder.turns)
         begun = np.where(lacking, holder.turns, self._covered)
-        for some in holder.some_at_a_time(np.flatnonzero(lacking)):
-            await self._send_rows(now, _parts(holder, holder.ids_in(some)))
-        ids = holder.changed(self._name)
-        for _ in range(ROUNDS):
-            if sum(map(len, ids.values())) <= FEW_ROWS:
-                break
-            await self._send_rows(now, _parts(holder, ids))
-            ids = holder.changed(self._name)
+        for some in parts.some_at_a_time(holder, np.flatnonzero(lacking)):
+            await send_rows(parts.ids_in(holder, some))
+        ids = await send_until_few(changes.take, send_rows)
         # From here to `end` no request is served, so that all of it is of one moment. A bucket that
         # has come meanwhile, maybe not for the first time, is in the next one.
         has = np.flatnonzero(holder.held & (holder.turns == begun))
-        left = list(_parts(holder, ids))
-        end = messages.KeepRequest(
-            last=True,
-            buckets=pack(has),
-            turns=pack(holder.turns[has]),
-            applied=[
-                messages.Applied(worker=worker, sequences=pack(sequences))
-                for worker, sequences in holder.applied_in(has).items()
-            ],
-            steps=[
-                messages.Step(table=name, step=table.step) for name, table in holder.tables.items()
-            ],
-        )
-        await self._send_rows(now, left)
+        turns = holder.turns[has]
+        left = [messages.Rows(**rows) for rows in parts.rows_of(holder, ids)]
+        end = messages.KeepRequest(last=True, turns=pack(turns), **parts.pushes_in(holder, has))
+        for one in left:
+            await self._send(now, messages.KeepRequest(rows=[one]))
         await self._send(now, end)
-        self._covered = np.full(BUCKETS, _NEVER)
-        self._covered[has] = unpack(end.turns)
-
-    async def _send_rows(self, to: Served, parts: Iterable[messages.Rows]) -> None:
-        for rows in parts:
-            await self._send(to, messages.KeepRequest(rows=[rows]))
+        self._covered = np.full(BUCKETS, NO_TURN)
+        self._covered[has] = turns
 
     async def _send(self, to: Served, request: messages.KeepRequest) -> None:
         request.life, request.source = to.keeper_life, self._life
         request.copy, request.epoch = self._name, to.epoch
         if not (await self._stub(to.keeper).Keep(request, timeout=ANSWER_SECONDS)).kept:
             raise _NotKeptError(f"{to.keeper} doesn't know the copy")
-
-
-def _parts(holder: Holder, ids: dict[str, Ids]) -> Iterator[messages.Rows]:
-    """Yield these rows, each as it is when it is asked for."""
-    for name, wanted in ids.items():
-        table = holder.tables[name]
-        text = write_settings(table.settings)
-        for begin in range(0, len(wanted), PART_ROWS):
-            part = wanted[begin : begin + PART_ROWS]
-            entries = pack_entries(table.entries_of(part))
-            yield messages.Rows(table=text, ids=pack(part), entries=entries)

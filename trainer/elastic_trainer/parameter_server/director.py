@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from elastic_trainer.embeddings.owner_map import NOBODY
-from elastic_trainer.parameter_server import gazer
+from elastic_trainer.parameter_server import gazer, placement
 from elastic_trainer.parameter_server.epoch_file import Epoch, EpochFile
 from elastic_trainer.parameter_server.gazer import Observations
 from elastic_trainer.parameter_server.load import WINDOW_SECONDS
@@ -27,20 +27,6 @@ from elastic_trainer.parameter_server.placement import (
     Move,
     Placement,
     Server,
-    alive,
-    followed,
-    gone,
-    is_outdone,
-    is_released,
-    keeper,
-    newest_copied,
-    next_adoption,
-    next_move,
-    next_relief,
-    outdated,
-    place,
-    replaced,
-    slow,
 )
 from elastic_trainer.parameter_server.reports import copy_message
 from elastic_trainer.parameter_server.wire import pack
@@ -111,7 +97,7 @@ class Director:
             server = replace(server, load=before.load, rates=before.rates)
         comes_back = before is None or server.heard - before.heard >= LEASE_SECONDS
         ours = server.epoch == self.epoch
-        if comes_back and ours and is_outdone(server, self._present(server.heard)):
+        if comes_back and ours and placement.is_outdone(server, self._present(server.heard)):
             self._outdone.add(server.life)
         self._servers[server.life] = server
         self._version = max(self._version, version)
@@ -120,7 +106,7 @@ class Director:
             noted = replace(noted, name=server.epoch)
         is_over = server.life in noted.ended or server.life in self._outdone
         if ours and not is_over:
-            self._copied = newest_copied([server], self._copied)
+            self._copied = placement.newest_copied([server], self._copied)
         if noted.servers.get(server.address) != server.life and not is_over:
             noted = replace(noted, servers={**noted.servers, server.address: server.life})
         if noted != self._noted:
@@ -150,7 +136,7 @@ class Director:
         now = time.monotonic()
         self._place(now)
         server, present = self._servers.get(life), self._present(now)
-        kept_by = keeper(present, life, self._keepers.get(life, ""))
+        kept_by = placement.keeper(present, life, self._keepers.get(life, ""))
         if kept_by is not None:
             self._keepers[life] = kept_by.life
         return messages.Owners(
@@ -164,8 +150,8 @@ class Director:
             adopted=len(self._noted.ended),
             keeper="" if kept_by is None else kept_by.address,
             keeper_life="" if kept_by is None else kept_by.life,
-            released=server is not None and is_released(server),
-            outdated=[copy_message(one) for one in outdated(present, life)],
+            released=server is not None and placement.is_released(server),
+            outdated=[copy_message(one) for one in placement.outdated(present, life)],
         )
 
     def supersede(self) -> bool:
@@ -204,7 +190,7 @@ class Director:
         for one in present:
             if one.giving_to in over:
                 self._end(one.giving_to)
-        adoption = next_adoption(present, over, self._keepers, self._copied)
+        adoption = placement.next_adoption(present, over, self._keepers, self._copied)
         if adoption is None:
             self._look_for_losses(now)
         elif adoption.kept.life in over:
@@ -220,11 +206,11 @@ class Director:
 
     def _next_move(self, present: list[Server], now: float) -> Move | None:
         lives = frozenset(one.life for one in present)
-        if lives != self._relieved and (move := next_move(present)) is not None:
+        if lives != self._relieved and (move := placement.next_move(present)) is not None:
             return move
         if now - self._moved < REST_SECONDS:
             return None
-        if (move := next_relief(present)) is not None:
+        if (move := placement.next_relief(present)) is not None:
             self._relieved = lives
         return move
 
@@ -237,7 +223,7 @@ class Director:
         present = self._present(now)
         others = [one for one in present if one.life != life]
         mine = [one for one in present if one.life == life]
-        return all(one.leaving for one in others) or all(map(is_released, mine))
+        return all(one.leaving for one in others) or all(map(placement.is_released, mine))
 
     def gazed(self, job: str) -> dict[str, Any]:
         """Return what all servers and workers say, as `gazer.status` has it."""
@@ -248,7 +234,7 @@ class Director:
             {one.address: int((one.held > 0).sum()) for one in present},
             self.observed,
             self._lost,
-            slow(present),
+            placement.slow(present),
         )
 
     async def _make(self, move: Move) -> None:
@@ -308,15 +294,16 @@ class Director:
     def _over(self, now: float) -> dict[str, float]:
         """Return the lives of servers that are silent, or will never serve again, and since when
         that is known."""
-        found = gone(self._servers, now, self._started) | self._cannot_come_back(now)
+        found = placement.gone(self._servers, now, self._started) | self._cannot_come_back(now)
         self._over_since = {life: self._over_since.get(life, now) for life in found}
         return self._over_since
 
     def _cannot_come_back(self, now: float) -> set[str]:
         """Return the lives that will never serve again."""
-        present = alive(self._servers, now)
-        found = set(self._noted.ended) | self._outdone | replaced(self._servers, present)
-        return found | followed(self._known, present)
+        present = placement.alive(self._servers, now)
+        heard = {(one.address, one.life) for one in self._servers.values()}
+        over = placement.followed({*self._known.items(), *heard}, present)
+        return over | set(self._noted.ended) | self._outdone
 
     def _knows_all(self, now: float) -> bool:
         """Tell whether each server that may hold something has said so to this first one."""
@@ -328,16 +315,16 @@ class Director:
     def _present(self, now: float) -> list[Server]:
         return [
             one
-            for one in alive(self._servers, now)
+            for one in placement.alive(self._servers, now)
             if one.epoch in ("", self.epoch)
             and one.life not in self._noted.ended
             and one.life not in self._outdone
         ]
 
     def _place(self, now: float) -> None:
-        placement = place(self._present(now))
-        if placement != self._placement:
-            self._placement = placement
+        found = placement.place(self._present(now))
+        if found != self._placement:
+            self._placement = found
             self._version += 1
 
     def _look_for_losses(self, now: float) -> None:
@@ -349,18 +336,14 @@ class Director:
         if self._ownerless_since is None:
             self._ownerless_since = now
         # A server that doesn't know yet of a first one that began anew may hold them.
-        settled = now - self._started >= LOST_SECONDS or self._all_were_heard(now)
+        is_seen = not self._file.outlives and bool(self._over(now))
+        settled = is_seen or self._knows_all(now)
         heard = all(
             one.heard > self._ownerless_since and not one.giving for one in self._present(now)
         )
         if settled and heard and now - self._ownerless_since >= SETTLE_SECONDS and not self._lost:
             self._lost = f"the rows of {ownerless} buckets were lost with the server that held them"
             log.error("%s", self._lost)
-
-    def _all_were_heard(self, now: float) -> bool:
-        if not self._file.outlives:
-            return bool(self._over(now))
-        return set(self._known) <= {one.address for one in self._servers.values()}
 
 
 def _new_epoch() -> str:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from elastic_trainer.store.folder import sync_directory
+
 NAME = "PARAMETER-SERVERS"
 
 
@@ -51,12 +53,8 @@ class EpochFile:
             return Epoch()
         try:
             found = json.loads(self._path.read_text())
-            return Epoch(
-                name=str(found["name"]),
-                superseded=tuple(map(str, found["superseded"])),
-                servers={str(one): str(life) for one, life in found["servers"].items()},
-                ended=tuple(map(str, found["ended"])),
-            )
+            superseded, ended = (tuple(map(str, found[one])) for one in ("superseded", "ended"))
+            return Epoch(str(found["name"]), superseded, dict(found["servers"]), ended)
         except FileNotFoundError:
             return Epoch()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -79,8 +77,4 @@ class EpochFile:
             os.replace(part, self._path)
         finally:
             part.unlink(missing_ok=True)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_directory(self._path.parent)

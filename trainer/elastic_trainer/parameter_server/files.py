@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 
+from elastic_trainer.embeddings import export
 from elastic_trainer.embeddings.hashing import BUCKETS
 from elastic_trainer.embeddings.table import Entries
 from elastic_trainer.parameter_server.holder import Holder
+from elastic_trainer.store.folder import sync_directory
 
 
 @dataclass(frozen=True)
@@ -35,24 +34,15 @@ def write_file(place: str, name: str, contents: Mapping[str, Any]) -> Saved:
         name: how the file's name begins. Whoever asks again, while this is being written, gets a
             file of its own.
     """
-    folder = Path(place)
+    folder, name = Path(place), f"{name}-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
-    name = f"{name}-{uuid.uuid4().hex[:8]}"
-    path, part = folder / f"{name}.pt", folder / f"{name}.part"
     try:
-        with open(part, "wb") as file:
-            torch.save(dict(contents), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    directory = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-    return Saved(path.name, path.stat().st_size, _digest(path))
+        saved = Saved(*export.write_part(folder, name, contents))
+        sync_directory(folder)
+    except BaseException:
+        (folder / f"{name}.pt").unlink(missing_ok=True)
+        raise
+    return saved
 
 
 def read_saves(saves: Sequence[Sequence[tuple[str, int, str]]]) -> Holder:
@@ -103,7 +93,7 @@ def cut(
 
 
 def _read(path: Path, size: int, digest: str) -> dict[str, Any]:
-    if path.stat().st_size != size or _digest(path) != digest:
+    if path.stat().st_size != size or export.digest(path) != digest:
         raise ValueError(f"{path} is damaged: expected {size} bytes with digest {digest}")
     found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     # Of a version that knew no changes.
@@ -113,8 +103,3 @@ def _read(path: Path, size: int, digest: str) -> dict[str, Any]:
 def _whole(column: torch.Tensor | list[torch.Tensor]) -> torch.Tensor:
     """Return a column that was written in parts, or, by a version before, in one."""
     return column if isinstance(column, torch.Tensor) else torch.cat(column)
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()

@@ -126,20 +126,17 @@ def metrics(address: str, load: ServerLoad, held: int, copies: int) -> list[Metr
         copies: of other servers that it keeps.
     """
     of = (("server", address),)
-    found = [
-        Metric("ps_cpus", "CPUs that the server's process uses.", load.cpus, of),
-        Metric("ps_memory_bytes", "Resident memory of its process.", load.memory, of),
-        Metric("ps_machine_cpus", "CPUs of its machine in use.", load.machine_cpus_used, of),
-        Metric(
-            "ps_machine_memory_free_bytes",
-            "Memory of its machine that is available.",
-            load.machine_memory_free,
-            of,
-        ),
-        Metric("ps_buckets", "Buckets that it holds.", held, of),
-        Metric("ps_copies", "Servers of whose rows it keeps a copy.", copies, of),
-        Metric("ps_steps_per_second", "Steps of all workers.", load.steps_per_second, of),
+    free = load.machine_memory_free
+    own = [
+        ("ps_cpus", "CPUs that the server's process uses.", load.cpus),
+        ("ps_memory_bytes", "Resident memory of its process.", load.memory),
+        ("ps_machine_cpus", "CPUs of its machine in use.", load.machine_cpus_used),
+        ("ps_machine_memory_free_bytes", "Memory of its machine that is available.", free),
+        ("ps_buckets", "Buckets that it holds.", held),
+        ("ps_copies", "Servers of whose rows it keeps a copy.", copies),
+        ("ps_steps_per_second", "Steps of all workers.", load.steps_per_second),
     ]
+    found = [Metric(name, text, value, of) for name, text, value in own]
     by_operation = [
         ("ps_requests_total", "Requests served.", "calls"),
         ("ps_request_rows_total", "Rows in them.", "rows"),

@@ -113,28 +113,26 @@ class KnownServers:
         for (address, request), call in zip(requests, calls, strict=True):
             reply = self._answer(address, call)
             if reply is not None and method not in ("Save", "Open"):
-                if reply.verdict == messages.NOT_OPEN and self._open(address):
-                    again = self._begin(method, address, request, seconds)
-                    reply = self._answer(address, again)
+                if reply.verdict == messages.NOT_OPEN:
+                    opened = self.ask_one("Open", address, self._describe(), seconds)
+                    if opened is not None:
+                        self._opened(opened)
+                        reply = self.ask_one(method, address, request, seconds)
                 if reply is not None and reply.verdict != messages.DONE:
                     self.why = f"{address} says {messages.Verdict.Name(reply.verdict)}"
                     reply = None
             found.append(reply)
         return found
 
-    def _open(self, address: str) -> bool:
-        call = self._begin("Open", address, self._describe(), self._seconds)
-        reply = self._answer(address, call)
-        if reply is not None:
-            self._opened(reply)
-        return reply is not None
+    def ask_one(self, method: str, address: str, request: Any, seconds: float) -> Any:
+        """Return the reply; None, with `why`, where there is none. Raises ServerError."""
+        return self._answer(address, self._begin(method, address, request, seconds))
 
     def _begin(self, method: str, address: str, request: Any, seconds: float) -> Any:
         call = getattr(self.stub(address), method)
         return call.future(request, timeout=seconds, metadata=self.metadata)
 
     def _answer(self, address: str, call: Any) -> Any:
-        """Return the reply; None, with `why`, where there is none."""
         try:
             return call.result()
         except grpc.RpcError as error:
@@ -143,13 +141,9 @@ class KnownServers:
 
     def find_owners(self) -> None:
         """Hear who holds what. Raises NotYetError, and ServerError where rows are lost."""
-        try:
-            found = self.stub(self.first).FindOwners(
-                messages.FindOwnersRequest(), timeout=self._seconds, metadata=self.metadata
-            )
-        except grpc.RpcError as error:
-            self._refused(self.first, error)
-            raise NotYetError(self.why) from error
+        found = self.ask_one("FindOwners", self.first, messages.FindOwnersRequest(), self._seconds)
+        if found is None:
+            raise NotYetError(self.why)
         if self.owners.epoch and found.epoch and found.epoch != self.owners.epoch:
             raise ServerError(
                 f"the parameter servers of {self.first} began anew, without the rows that this "

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.id_samples import IdSamples
 from elastic_trainer.embeddings.table import Table
+from elastic_trainer.embeddings.table_meter import measure
 from elastic_trainer.metrics import table_load
-from elastic_trainer.metrics.table_load import HOT_IDS, TableLoad, read_table
+from elastic_trainer.metrics.table_load import TableLoad, read_table
 
 WINDOW_SECONDS = 10.0
 """Rates are of so long, and what was before counts half as much with each further window."""
@@ -109,11 +110,13 @@ class Meter:
         self._operations: dict[str, _Operation] = {}
         self._requests = 0
         self._of_buckets: Counts = np.zeros(BUCKETS, dtype=np.int64)
-        self._bucket_rates: Rates = np.zeros(BUCKETS)
+        self.bucket_rates: Rates = np.zeros(BUCKETS)
+        """Rows that were asked for or updated a second, by bucket, as `load` found them last."""
         self._samples: dict[str, IdSamples] = {}
         self._updated: dict[str, int] = {}
         self._since, self._usage, self._steps = now, usage, 0
-        self._load: ServerLoad | None = None
+        self.last: ServerLoad | None = None
+        """What `load` returned last."""
 
     def took(self, operation: str, rows: int, seconds: float) -> None:
         """Take in that a request was served."""
@@ -136,11 +139,6 @@ class Meter:
             return
         self._samples.setdefault(table, IdSamples()).add(ids, seen)
 
-    @property
-    def bucket_rates(self) -> Rates:
-        """Rows that were asked for or updated a second, by bucket, as `load` found them last."""
-        return self._bucket_rates
-
     def load(
         self, now: float, usage: Usage, tables: Mapping[str, Table], steps: int
     ) -> ServerLoad | None:
@@ -151,14 +149,14 @@ class Meter:
         """
         seconds = now - self._since
         if seconds < WINDOW_SECONDS:
-            return self._load
-        before, first = self._usage, self._load is None
+            return self.last
+        before, first = self._usage, self.last is None
         self._since, self._usage = now, usage
         rates = self._of_buckets / seconds
         self._of_buckets = np.zeros(BUCKETS, dtype=np.int64)
-        self._bucket_rates = rates if first else (rates + self._bucket_rates) / 2
+        self.bucket_rates = rates if first else (rates + self.bucket_rates) / 2
         stepped, self._steps = max(0, steps - self._steps), steps
-        self._load = ServerLoad(
+        self.last = ServerLoad(
             cpus=max(0.0, usage.cpu_seconds - before.cpu_seconds) / seconds,
             memory=usage.memory,
             machine_cpus=usage.machine_cpus,
@@ -176,23 +174,13 @@ class Meter:
         )
         for samples in self._samples.values():
             samples.halve()
-        return self._load
+        return self.last
 
     def _of_table(self, name: str, table: Table, seconds: float) -> TableLoad:
-        hot_ids, hot_share = self._samples.setdefault(name, IdSamples()).hot(HOT_IDS)
-        counters = table.counters
-        before = self._updated.get(name, 0)
-        self._updated[name] = counters.updated
-        return TableLoad(
-            rows=len(table),
-            bytes=table.nbytes,
-            admitted=counters.admitted,
-            evicted=counters.evicted,
-            updated=counters.updated,
-            updated_per_second=max(0, counters.updated - before) / seconds,
-            hot_ids=hot_ids,
-            hot_share=hot_share,
-        )
+        updated = table.counters.updated
+        before, self._updated[name] = self._updated.get(name, 0), updated
+        samples = self._samples.setdefault(name, IdSamples())
+        return measure(table, samples, max(0, updated - before) / seconds)
 
 
 def _told(operation: _Operation, seconds: float) -> OperationLoad:

@@ -1,13 +1,14 @@
 """Moves: a server gives buckets to another one while both go on serving.
 
-They go in groups. A group's cold rows are copied in parts, several on their way at a time, then
-those that were changed meanwhile, until few are left. These, and the hot rows that each step
-changes, are copied once the group is frozen, whose requests are put off until the other one has
-taken it. If nobody knows whether it has, it stays frozen until the other says so, or its life is
-over: never do two servers take updates of a bucket. Then it counts as taken, as a copy of the other
-one's may have later updates. The giver keeps the rows until the other one has a copy of them
-elsewhere, and its own copy has them until then, too: whichever of them is lost, its rows go on from
-the newest of what is left (placement.py).
+All cold rows are copied in parts, several on their way at a time, then those that were changed
+meanwhile, until few are left. These, and the hot rows that each step changes, are copied once the
+buckets are frozen, whose requests are put off until the other one has taken them: all at once, as a
+server to which a step comes in two parts counts it twice, and would evict rows too early. If nobody
+knows whether it has, they stay frozen until the other says so, or its life is over: never do two
+servers take updates of a bucket. Then they count as taken, as a copy of the other one's may have
+later updates. The giver keeps the rows until the other one has a copy of them elsewhere, and its
+own copy has them until then, too: whichever of them is lost, its rows go on from the newest of what
+is left (placement.py).
 """
 
 from __future__ import annotations
@@ -15,32 +16,24 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import grpc
 import numpy as np
 
-from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
+from elastic_trainer.parameter_server import parts
+from elastic_trainer.parameter_server.changes import IdsByTable, send_until_few
+from elastic_trainer.parameter_server.giving import Giving
 from elastic_trainer.parameter_server.holder import Buckets, Holder
-from elastic_trainer.parameter_server.wire import pack, pack_entries, write_settings
+from elastic_trainer.parameter_server.share import Share
+from elastic_trainer.parameter_server.wire import pack, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
-GROUP_BUCKETS = BUCKETS
-"""Given at a time, and frozen: all, as a server to which a step comes in two parts counts it twice,
-and would evict rows too early."""
-PART_ROWS = 4096
-"""Rows of a message, between which requests are served; more, where a bucket has more."""
-LARGE_ROWS = 8 * PART_ROWS
-"""The most rows of a message."""
 IN_FLIGHT = 4
 """Messages on their way at a time."""
-FEW_ROWS = 2048
-"""So many changed rows are copied while their buckets are frozen."""
-ROUNDS = 20
-"""How often changed rows are copied before buckets are frozen, however many are left."""
 ANSWER_SECONDS = 10.0
 RETRY_SECONDS = 0.1
 
@@ -74,60 +67,41 @@ class Order:
     """By which they come there."""
     is_gone: Callable[[], bool]
     """Tells whether the taker's life is over."""
-    tell: Callable[[], None] = lambda: None
-    """Called whenever some of them aren't held here any more."""
 
 
-async def give(holder: Holder, order: Order) -> bool:
-    """Give the buckets of an order. Return False where the other one hasn't taken all."""
-    for begin in range(0, len(order.given), GROUP_BUCKETS):
-        group = replace(order, given=order.given[begin : begin + GROUP_BUCKETS])
-        taken = await _give_group(holder, group)
-        if taken is not Taken.NO:
-            order.tell()
-        if taken is not Taken.YES:
-            return False
-    return True
-
-
-async def _give_group(holder: Holder, order: Order) -> Taken:
-    move = uuid.uuid4().hex[:16]
+async def give(share: Share, order: Order) -> bool:
+    """Give the buckets of an order. Return False where it isn't known that the other one has taken
+    them."""
+    holder, move = share.holder, uuid.uuid4().hex[:16]
+    giving = Giving(share, order.given)
     taken = Taken.NO
+
+    async def send_rows(*some: IdsByTable) -> None:
+        rows = (one for ids in some for one in parts.rows_of(holder, ids))
+        await _send(order, move, (messages.ReceiveRequest(**one) for one in rows))
+
     try:
-        holder.begin_giving(move, order.given)
-        begins = messages.ReceiveRequest(buckets=pack(order.given))
-        await _receive(order, move, begins)
-        for part in holder.some_at_a_time(order.given):
-            holder.find_hot(move, part)
+        await _receive(order, move, messages.ReceiveRequest(buckets=pack(order.given)))
+        for part in parts.some_at_a_time(holder, order.given):
+            giving.find_hot(part)
             await asyncio.sleep(0)
-        await _send(order, move, _whole(holder, move, order.given))
-        for _ in range(ROUNDS):
-            ids = holder.changed(move)
-            if sum(map(len, ids.values())) <= FEW_ROWS:
-                break
-            await _copy(holder, move, order, [ids])
-        else:
-            ids = holder.changed(move)
-        hot = holder.freeze(move)  # with no request between, so that these are all that changed
-        await _copy(holder, move, order, [ids, hot])
+        await _send(order, move, _whole(holder, giving, order.given))
+        ids = await send_until_few(giving.changed, send_rows)
+        # With no request between, so that these are all that changed.
+        await send_rows(ids, giving.freeze())
         taken = await _ask_to_take(holder, move, order)
     except (grpc.RpcError, RefusedError):
         taken = Taken.NO
     finally:
-        holder.end_giving(move, taker="" if taken is Taken.NO else order.taker)
-    return taken
+        giving.end(taker="" if taken is Taken.NO else order.taker)
+    return taken is Taken.YES
 
 
-async def _copy(holder: Holder, move: str, order: Order, ids: Iterable[Mapping[str, Ids]]) -> None:
-    """Send these rows, as they are when their part's turn comes."""
-    await _send(order, move, _parts(holder, ids))
-
-
-async def _send(order: Order, move: str, parts: Iterable[messages.ReceiveRequest]) -> None:
-    """Send these parts, some at a time; each is made when its turn comes."""
+async def _send(order: Order, move: str, some: Iterable[messages.ReceiveRequest]) -> None:
+    """Send these parts, several at a time; each is made when its turn comes."""
     on_their_way: deque[asyncio.Task[None]] = deque()
     try:
-        for part in parts:
+        for part in some:
             on_their_way.append(asyncio.create_task(_receive(order, move, part)))
             if len(on_their_way) == IN_FLIGHT:
                 await on_their_way.popleft()
@@ -138,49 +112,27 @@ async def _send(order: Order, move: str, parts: Iterable[messages.ReceiveRequest
             one.cancel()
 
 
-def _whole(holder: Holder, move: str, given: Buckets) -> Iterator[messages.ReceiveRequest]:
+def _whole(holder: Holder, giving: Giving, given: Buckets) -> Iterator[messages.ReceiveRequest]:
     """Yield buckets as they lie, each as it is when it is asked for: one that changes goes whole
     into one message, or where it is too large for one, some of its ids into each."""
     for name, table in list(holder.tables.items()):
         part = messages.ReceiveRequest(table=write_settings(table.settings))
         rows = 0
         for bucket in given.tolist():
-            if sum(one.counts[bucket] for one in table.stores) > LARGE_ROWS:
-                ids = holder.ids_in(np.array([bucket]), move)[name]
-                yield from _parts(holder, [{name: ids}])
+            if sum(one.counts[bucket] for one in table.stores) > parts.LARGE_ROWS:
+                ids = giving.ids_in(np.array([bucket]))[name]
+                for one in parts.rows_of(holder, {name: ids}):
+                    yield messages.ReceiveRequest(**one)
                 continue
             counts, memory = table.read_bucket(bucket)
             if sum(counts):
                 part.whole.add(number=bucket, counts=counts, parts=memory)
             rows += sum(counts)
-            if rows >= PART_ROWS:
+            if rows >= parts.PART_ROWS:
                 yield part
                 part, rows = messages.ReceiveRequest(table=part.table), 0
         if rows:
             yield part
-
-
-def _parts(holder: Holder, ids: Iterable[Mapping[str, Ids]]) -> Iterator[messages.ReceiveRequest]:
-    for name, wanted in (one for some in ids for one in some.items()):
-        table = holder.tables[name]
-        text = write_settings(table.settings)
-        for part in _cut(wanted):
-            entries = pack_entries(table.entries_of(part))
-            yield messages.ReceiveRequest(table=text, ids=pack(part), entries=entries)
-
-
-def _cut(ids: Ids) -> list[Ids]:
-    """Cut ids where a bucket ends, so that its rows come together and have room at once; large
-    buckets elsewhere, too. Return one part at least."""
-    ends = np.append(np.flatnonzero(np.diff(buckets(ids))) + 1, len(ids))
-    parts, begin = [ids[:0]] if not len(ids) else [], 0
-    while begin < len(ids):
-        end = int(ends[np.searchsorted(ends, min(begin + PART_ROWS, len(ids)))])
-        if end > begin + LARGE_ROWS:
-            end = begin + LARGE_ROWS
-        parts.append(ids[begin:end])
-        begin = end
-    return parts
 
 
 async def _receive(order: Order, move: str, part: messages.ReceiveRequest) -> None:
@@ -194,14 +146,9 @@ async def _ask_to_take(holder: Holder, move: str, order: Order) -> Taken:
     request = messages.TakeRequest(
         move=move,
         life=order.taker,
-        buckets=pack(order.given),
         epoch=order.epoch,
         turn=order.turn,
-        applied=[
-            messages.Applied(worker=worker, sequences=pack(sequences))
-            for worker, sequences in holder.applied_in(order.given).items()
-        ],
-        steps=[messages.Step(table=name, step=table.step) for name, table in holder.tables.items()],
+        **parts.pushes_in(holder, order.given),
     )
     asked = False
     while not order.is_gone():

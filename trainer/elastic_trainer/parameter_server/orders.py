@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import grpc
 
 from elastic_trainer.parameter_server.placement import Adoption, Move
@@ -23,11 +25,9 @@ class Orders:
             turn=turn,
             epoch=epoch,
         )
-        try:
-            reply = await self._stubs.of(move.source.address).Give(request)
-        except grpc.RpcError:
-            return False
-        return bool(reply.given)
+        with contextlib.suppress(grpc.RpcError):
+            return bool((await self._stubs.of(move.source.address).Give(request)).given)
+        return False
 
     async def adopt(self, adoption: Adoption, turn: int, epoch: str) -> bool:
         """Have a server hold what it has a copy of. Return whether it does."""
@@ -39,8 +39,6 @@ class Orders:
             turn=turn,
             epoch=epoch,
         )
-        try:
-            reply = await self._stubs.of(adoption.keeper.address).Adopt(request)
-        except grpc.RpcError:
-            return False
-        return bool(reply.adopted)
+        with contextlib.suppress(grpc.RpcError):
+            return bool((await self._stubs.of(adoption.keeper.address).Adopt(request)).adopted)
+        return False

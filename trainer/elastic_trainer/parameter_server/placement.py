@@ -57,10 +57,6 @@ class Kept:
     """The one that has them held them, and that life took them from it."""
 
 
-def _no_turns() -> NDArray[np.int64]:
-    return np.zeros(BUCKETS, dtype=np.int64)
-
-
 @dataclass(frozen=True)
 class Server:
     """A server's last word."""
@@ -80,7 +76,7 @@ class Server:
     """None: it hasn't said yet."""
     rates: NDArray[np.float64] | None = None
     """Rows a second that it was asked for or updated, by bucket."""
-    turns: NDArray[np.int64] = field(default_factory=_no_turns)
+    turns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, dtype=np.int64))
     """By bucket; of those that it holds."""
     uncopied: Buckets = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Buckets that it took lately, and of which there is no copy yet."""
@@ -144,16 +140,11 @@ def gone(servers: Mapping[str, Server], now: float, started: float) -> set[str]:
     return found
 
 
-def followed(known: Mapping[str, str], present: Collection[Server]) -> set[str]:
-    """Return the known lives, by address, at whose address there is another one now."""
+def followed(lives: Collection[tuple[str, str]], present: Collection[Server]) -> set[str]:
+    """Return those of these lives, each with its address, at whose address there is another one
+    now: they can't come back."""
     now = {one.address: one.life for one in present}
-    return {life for address, life in known.items() if now.get(address, life) != life}
-
-
-def replaced(servers: Mapping[str, Server], present: Collection[Server]) -> set[str]:
-    """Return the lives at whose address there is another one now: they can't come back."""
-    now = {one.address: one.life for one in present}
-    return {life for life, one in servers.items() if now.get(one.address, life) != life}
+    return {life for address, life in lives if now.get(address, life) != life}
 
 
 def keeper(present: Collection[Server], life: str, now: str) -> Server | None:

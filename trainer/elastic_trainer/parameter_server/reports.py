@@ -3,62 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from elastic_trainer.parameter_server.load import Rates, ServerLoad, read_load
-from elastic_trainer.parameter_server.placement import FROZEN, Buckets, Kept, Server
+from elastic_trainer.parameter_server.load import read_load
+from elastic_trainer.parameter_server.placement import Kept, Server
 from elastic_trainer.parameter_server.wire import pack, unpack
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
 
-def observed(
-    address: str,
-    life: str,
-    held: np.ndarray,
-    frozen: np.ndarray,
-    *,
-    giving: bool = False,
-    giving_to: str = "",
-    leaving: bool = False,
-    epoch: str = "",
-    copies: Sequence[Kept],
-    load: ServerLoad | None = None,
-    rates: Rates | None = None,
-    turns: NDArray[np.int64],
-    uncopied: Buckets,
-    expects_from: Collection[str],
-) -> Server:
-    """Return what a server says of itself just now."""
-    states = held.astype(np.int8)
-    states[frozen] = FROZEN
-    return Server(
-        address,
-        life,
-        states,
-        time.monotonic(),
-        giving,
-        giving_to,
-        leaving,
-        epoch,
-        tuple(copies),
-        load,
-        rates,
-        turns.copy(),
-        uncopied,
-        frozenset(expects_from),
-    )
-
-
-def write_report(server: Server, *, version: int, rows: int, load: bool) -> messages.ServerReport:
+def write_report(server: Server, *, version: int, load: bool) -> messages.ServerReport:
     """Return what a server says, as it is told.
 
     Args:
         version: of the owners that it heard of last.
-        rows: that it holds.
         load: whether its load is told, too.
     """
     return messages.ServerReport(
@@ -70,7 +30,6 @@ def write_report(server: Server, *, version: int, rows: int, load: bool) -> mess
         giving_to=server.giving_to,
         giving=server.giving,
         leaving=server.leaving,
-        rows=rows,
         copies=[copy_message(one) for one in server.copies],
         turns=pack(server.turns),
         uncopied=pack(server.uncopied),

@@ -6,7 +6,7 @@ reads then, and puts it in place of what it finds later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,8 @@ import torch
 from elastic_trainer.embeddings.bucket_rows import NO_ROW, BucketRows
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
 from elastic_trainer.embeddings.table import Entries, Table
-from elastic_trainer.parameter_server.holder import Buckets, Since
+from elastic_trainer.parameter_server.holder import Buckets
+from elastic_trainer.parameter_server.saves import Since
 from elastic_trainer.parameter_server.wire import write_settings
 
 PART_ROWS = 1 << 13
@@ -41,19 +42,6 @@ class Snapshot:
             ids = None if since is None else since.changed.get(name)
             changed = None if ids is None else ids[mine[buckets(ids)]]
             self.tables.append(TableSnapshot(one, self._whole, changed))
-
-    def read(self) -> Iterator[None]:
-        """Read all, a part before each yield. Raises TornError where rows are gone that were to be
-        read."""
-        for one in self.tables:
-            while one.left:
-                one.read_on()
-                yield
-
-    def stop(self) -> None:
-        """Heed changes no longer."""
-        for one in self.tables:
-            one.stop()
 
     def contents(self) -> dict[str, Any]:
         """Return what was read, as a file has it. May be called on another thread, once."""
@@ -151,6 +139,19 @@ class TableSnapshot:
         for number in np.unique(piece).tolist():
             some = ids[piece == number]
             self._early.setdefault(number, []).append((some, self.table.entries_of(some)))
+
+
+def read_in_parts(tables: Collection[TableSnapshot]) -> Generator[None]:
+    """Read all, a part before each yield, then heed changes no longer. Raises TornError where rows
+    are gone that were to be read."""
+    try:
+        for one in tables:
+            while one.left:
+                one.read_on()
+                yield
+    finally:
+        for one in tables:
+            one.stop()
 
 
 def _without(entries: Entries, ids: Ids) -> Entries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -31,9 +32,4 @@ class _WithMetadata:
         self._stub, self._metadata = stub, metadata
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        call = getattr(self._stub, name)
-
-        def called(request: Any, timeout: float | None = None) -> Any:
-            return call(request, timeout=timeout, metadata=self._metadata)
-
-        return called
+        return partial(getattr(self._stub, name), metadata=self._metadata)

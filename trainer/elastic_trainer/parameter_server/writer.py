@@ -1,31 +1,59 @@
-"""Writer: writes a server's rows into files, as saves and as exports."""
+"""Writer: writes a server's rows into files, as saves and as exports, when a worker asks for it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
 from typing import Any
 
+import grpc
 import numpy as np
 from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.export import Changes, ExportLog, part
 from elastic_trainer.parameter_server.files import Saved, write_file
-from elastic_trainer.parameter_server.holder import Holder
-from elastic_trainer.parameter_server.snapshot import Snapshot, TableSnapshot
+from elastic_trainer.parameter_server.member import Member
+from elastic_trainer.parameter_server.share import Share
+from elastic_trainer.parameter_server.snapshot import (
+    Snapshot,
+    TableSnapshot,
+    TornError,
+    read_in_parts,
+)
+from elastic_trainer.parameter_server.wire import pack
+from elastic_trainer.proto import parameter_server_pb2 as messages
 
 
 class Writer:
-    """Args:
-    life: of the server, after which its files are named.
-    """
-
-    def __init__(self, life: str) -> None:
-        self._life = life
+    def __init__(self, member: Member) -> None:
+        self._member = member
         self._exports: dict[str, ExportLog] = {}
         """By folder."""
 
-    async def write(self, request: Any, holder: Holder, held: NDArray[np.bool_]) -> Saved:
+    async def Save(self, request: Any, context: Any) -> Any:  # noqa: N802
+        share = self._member.share
+        held = share.holder.held & ~share.holder.frozen
+        if not held.any() or not self._member.may_serve:
+            return messages.SaveReply()
+        try:
+            saved = await self.write(request, share, held)
+        except TornError:
+            return messages.SaveReply()  # who asked asks all servers again
+        except OSError as error:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"cannot write {request.place}: {error.strerror}; it has to be a directory that "
+                "all servers can write",
+            )
+            raise
+        buckets = pack(np.flatnonzero(held))
+        return messages.SaveReply(
+            name=saved.name, size=saved.size, digest=saved.digest, buckets=buckets
+        )
+
+    async def write(self, request: Any, share: Share, held: NDArray[np.bool_]) -> Saved:
         """Write these buckets' rows as they are now, read in parts, between which requests are
         served.
 
@@ -33,36 +61,25 @@ class Writer:
             OSError: they can't be written.
             TornError: some of them went to another server meanwhile.
         """
+        life, tables_here = self._member.life, share.holder.tables
+        contents: Callable[[], dict[str, Any]]
         if request.export:
             log = self._exports.setdefault(request.export, ExportLog())
-            found = log.find(request.number, holder.tables, held, base=request.base)
+            found = log.find(request.number, tables_here, held, base=request.base)
             tables = {
-                name: TableSnapshot(holder.tables[name], whole, ids, weights_alone=True)
+                name: TableSnapshot(tables_here[name], whole, ids, weights_alone=True)
                 for name, (whole, ids) in found.items()
             }
-            await _read(tables.values())
-            return await asyncio.to_thread(
-                lambda: write_file(request.place, self._life, _exported(tables, found))
-            )
-        buckets = np.flatnonzero(held)
-        since = holder.saved(request.save, request.after, buckets)
-        snapshot = Snapshot(holder.tables, buckets, since)
-        await _read(snapshot.tables)
-        return await asyncio.to_thread(
-            lambda: write_file(request.place, self._life, snapshot.contents())
-        )
-
-
-async def _read(tables: Collection[TableSnapshot]) -> None:
-    """Read all, a part between two requests."""
-    try:
-        for one in tables:
-            while one.left:
-                one.read_on()
+            read, contents = list(tables.values()), partial(_exported, tables, found)
+        else:
+            buckets = np.flatnonzero(held)
+            since = share.saves.begin(request.save, request.after, buckets)
+            snapshot = Snapshot(tables_here, buckets, since)
+            read, contents = snapshot.tables, snapshot.contents
+        with closing(read_in_parts(read)) as parts:
+            for _ in parts:
                 await asyncio.sleep(0)
-    finally:
-        for one in tables:
-            one.stop()
+        return await asyncio.to_thread(lambda: write_file(request.place, life, contents()))
 
 
 def _exported(tables: Mapping[str, TableSnapshot], found: Changes) -> dict[str, Any]:

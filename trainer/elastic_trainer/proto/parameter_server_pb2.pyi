@@ -202,7 +202,7 @@ class ObserveReply(_message.Message):
     def __init__(self, status: _Optional[str] = ...) -> None: ...
 
 class ServerReport(_message.Message):
-    __slots__ = ("address", "life", "epoch", "version", "held", "giving_to", "giving", "leaving", "rows", "copies", "load", "bucket_rows", "turns", "uncopied", "expects_from")
+    __slots__ = ("address", "life", "epoch", "version", "held", "giving_to", "giving", "leaving", "copies", "load", "bucket_rows", "turns", "uncopied", "expects_from")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -211,7 +211,6 @@ class ServerReport(_message.Message):
     GIVING_TO_FIELD_NUMBER: _ClassVar[int]
     GIVING_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
-    ROWS_FIELD_NUMBER: _ClassVar[int]
     COPIES_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -226,14 +225,13 @@ class ServerReport(_message.Message):
     giving_to: str
     giving: bool
     leaving: bool
-    rows: int
     copies: _containers.RepeatedCompositeFieldContainer[Copy]
     load: str
     bucket_rows: bytes
     turns: bytes
     uncopied: bytes
     expects_from: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, address: _Optional[str] = ..., life: _Optional[str] = ..., epoch: _Optional[str] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., giving_to: _Optional[str] = ..., giving: _Optional[bool] = ..., leaving: _Optional[bool] = ..., rows: _Optional[int] = ..., copies: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., load: _Optional[str] = ..., bucket_rows: _Optional[bytes] = ..., turns: _Optional[bytes] = ..., uncopied: _Optional[bytes] = ..., expects_from: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, address: _Optional[str] = ..., life: _Optional[str] = ..., epoch: _Optional[str] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., giving_to: _Optional[str] = ..., giving: _Optional[bool] = ..., leaving: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ..., load: _Optional[str] = ..., bucket_rows: _Optional[bytes] = ..., turns: _Optional[bytes] = ..., uncopied: _Optional[bytes] = ..., expects_from: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Copy(_message.Message):
     __slots__ = ("life", "buckets", "turns", "given")

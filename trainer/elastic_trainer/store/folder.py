@@ -175,7 +175,7 @@ class LocalFolder:
         except BaseException:
             _unlink_quietly(new)
             raise
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
         return hashed.record
 
     def create(self, name: str, data: bytes) -> bool:
@@ -202,7 +202,7 @@ class LocalFolder:
                     except OSError:
                         _unlink_quietly(target)  # else it stays cut off, for all to read
                         raise
-            _sync_directory(target.parent)
+            sync_directory(target.parent)
         except FileExistsError:
             return False
         finally:
@@ -234,12 +234,12 @@ class LocalFolder:
                         return place  # the try before this one had done it
             raise
         self._published = (written, inode)
-        _sync_directory(source)
+        sync_directory(source)
         # A try may come late, after another process has claimed the folder and committed.
         place = beside if (self._path / name).exists() else name
         moved()
         source.rename(self._path / place)
-        _sync_directory(self._path)
+        sync_directory(self._path)
         return place
 
     def remove(self, name: str) -> None:
@@ -314,7 +314,8 @@ def _unlink_quietly(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Make durable which files a directory has. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
