@@ -174,5 +174,7 @@ def test_other_bad_input_is_refused_in_words() -> None:
         elastic(mode="max")
     with pytest.raises(ValueError, match="several tables are named t"):
         SplitTables([elastic(), elastic()])
+    with pytest.raises(TypeError, match="modules: expected ElasticEmbeddings, found Linear"):
+        SplitTables([torch.nn.Linear(2, 2)])
     with pytest.raises(ValueError, match="whose mode is 'sequence'"):
         elastic(mode="sequence")(torch.tensor([1]), torch.tensor([0]))

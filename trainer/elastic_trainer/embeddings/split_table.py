@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
 
 from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.embeddings.exchange import Update
@@ -11,6 +14,7 @@ from elastic_trainer.embeddings.table import Table
 from elastic_trainer.ranks.process_group import ProcessGroup
 
 
+@runtime_checkable
 class SplitTable(Protocol):
     """One table of a model; ElasticEmbedding is one. All ranks call its methods alike."""
 
@@ -41,3 +45,20 @@ class SplitTable(Protocol):
         ...
 
     def apply_update(self, update: Update) -> None: ...
+
+
+def check_modules(modules: Sequence[torch.nn.Module]) -> list[SplitTable]:
+    """Return the tables that these modules are. Raises TypeError where one is none, and ValueError
+    where two have one name."""
+    tables: list[SplitTable] = []
+    for one in modules:
+        if not isinstance(one, SplitTable):
+            raise TypeError(f"modules: expected ElasticEmbeddings, found {type(one).__name__}")
+        tables.append(one)
+    names = [one.name for one in tables]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(
+            f"several tables are named {', '.join(twice)}: expected a name of its own for each; "
+            "for several features of one table, call one ElasticEmbedding for each"
+        )
+    return tables

@@ -40,7 +40,7 @@ from elastic_trainer.embeddings.owner_map import (
     moves,
     parts_after_a_step,
 )
-from elastic_trainer.embeddings.split_table import SplitTable
+from elastic_trainer.embeddings.split_table import SplitTable, check_modules
 from elastic_trainer.embeddings.table import Table
 from elastic_trainer.embeddings.table_files import Part, read_tables, write_tables
 from elastic_trainer.embeddings.table_meter import TableMeter
@@ -76,19 +76,14 @@ class SplitTables:
         modules: ElasticEmbeddings, the same ones in the same order on all ranks.
 
     Raises:
+        TypeError: they aren't ElasticEmbeddings.
         ValueError: two have one name.
     """
 
     name = "elastic_trainer.embeddings"
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
-        self._embeddings = cast("Sequence[SplitTable]", modules)
-        names = [one.name for one in self._embeddings]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(
-                f"several tables are named {', '.join(twice)}: expected a name of its own for "
-                "each; for several features of one table, call one ElasticEmbedding for each"
-            )
+        self._embeddings: Sequence[SplitTable] = check_modules(modules)
         backed_up = [one.backup for one in self._embeddings]
         if any(backed_up) and not all(backed_up):
             raise ValueError(

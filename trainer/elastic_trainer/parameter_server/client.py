@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.export import BASE, INCREMENT, begin, publish
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
+from elastic_trainer.embeddings.split_table import check_modules
 from elastic_trainer.embeddings.table import TableSettings
 from elastic_trainer.parameter_server.dense import GIVER, DenseParameters
 from elastic_trainer.parameter_server.gazer import Times, scalars
@@ -95,15 +96,7 @@ class ServedTables:
             raise ValueError(f"staleness is {staleness}: expected steps, 0 or more, or None")
         if (dense is None) != (dense_optimizer is None):
             raise ValueError("dense and dense_optimizer: expected both or none")
-        for one in modules:
-            if not isinstance(one, ElasticEmbedding):
-                raise TypeError(f"modules: expected ElasticEmbeddings, found {type(one).__name__}")
-        self._embeddings = list(cast("Sequence[ElasticEmbedding]", modules))
-        names = [one.name for one in self._embeddings]
-        if len(set(names)) < len(names):
-            raise ValueError(
-                f"tables are named {', '.join(names)}: expected a name of its own each"
-            )
+        self._embeddings = cast("list[ElasticEmbedding]", check_modules(modules))
         self.worker = _new_name()
         self.clock = 0
         """Steps pushed so far; a newcomer begins with the slowest worker's."""
