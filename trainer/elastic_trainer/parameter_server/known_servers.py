@@ -65,6 +65,8 @@ class KnownServers:
         """By bucket, the place of its holder's address."""
         self.exact = False
         """True: a lost server's rows may not go on from a copy."""
+        self._map_is_old = False
+        """One that was asked says that others hold some of it."""
         self.why = "nobody was asked yet"
         """Why something couldn't be done at once."""
         self.metadata = ((HEADER, token),) if token else ()
@@ -119,6 +121,7 @@ class KnownServers:
                         self._opened(opened)
                         reply = self.ask_one(method, address, request, seconds)
                 if reply is not None and reply.verdict != messages.DONE:
+                    self._map_is_old |= reply.verdict == messages.NOT_OWNER
                     self.why = f"{address} says {messages.Verdict.Name(reply.verdict)}"
                     reply = None
             found.append(reply)
@@ -171,8 +174,14 @@ class KnownServers:
             nonlocal tried
             if tried or not self.owners.epoch:
                 self.find_owners()
-            tried = True
-            attempt()
+            tried, self._map_is_old = True, False
+            try:
+                attempt()
+            except NotYetError:
+                if not self._map_is_old:
+                    raise
+                self.find_owners()  # as always when buckets have moved
+                attempt()
 
         try:
             self.policy.call(once, transient=lambda error: isinstance(error, NotYetError))
