@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
 from typing import Any, cast
 
 from aiohttp import web
@@ -96,12 +95,12 @@ async def measuring(
     heard: Callable[[Sequence[Exclusion]], None] = lambda _: None,
     policy: Object | None = None,
     reports_heard: Callable[[Report], None] = lambda _: None,
-    elastic: Mapping[str, Any] = MappingProxyType({}),
+    servers: int = 0,
 ) -> AsyncIterator[tuple[Cluster, SnapshotBuilder, Jobs]]:
     """One job, whose coordinator is at `port`, is asked again and again.
 
     Args:
-        elastic: more of its status.elastic.
+        servers: parameter servers that its spec asks for.
     """
     server = Jobs(lambda: cluster)
     cluster = Cluster(cast(Client, server))
@@ -129,7 +128,9 @@ async def measuring(
     if policy is not None:
         builder.change(None, policy)
     asked = job(rdzvPort=port - 1)
-    asked["status"]["elastic"] |= elastic
+    if servers:
+        replicas = asked["spec"]["pytorchReplicaSpecs"]
+        replicas["PS"] = replicas["Worker"] | {"replicas": servers}
     cluster.jobs.note_write(asked)
     cluster.pods.note_write(worker_zero("127.0.0.1"))
     task = asyncio.create_task(measurement.run())

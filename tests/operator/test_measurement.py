@@ -132,14 +132,12 @@ async def test_what_the_coordinator_tells_is_in_the_jobs_status_and_in_the_pictu
 
 
 async def test_speeds_of_other_sizes_may_be_of_as_many_servers_as_there_were() -> None:
+    """By the trainer's word alone, which doesn't know of an edit of their number."""
+
     async def respond(request: web.Request) -> web.Response:
         return web.json_response({"job": "team/a", "speeds": {"1": 50.0, "2": 88.88}})
 
-    servers = {"replicas": 3, "insteadOf": 2, "message": "memory"}
-    async with (
-        coordinator(respond) as port,
-        measuring(port, elastic={"servers": servers}) as (_, _, jobs),
-    ):
+    async with coordinator(respond) as port, measuring(port, servers=3) as (_, _, jobs):
         async with asyncio.timeout(120):
             while not jobs.patches:  # noqa: ASYNC110  # a plain server, told by nobody
                 await asyncio.sleep(0.05)

@@ -326,6 +326,20 @@ def test_their_number_by_load_stays_until_the_spec_is_edited() -> None:
     assert "servers" not in w.status["elastic"]
 
 
+def test_speeds_with_another_number_of_servers_are_forgotten_when_the_spec_is_edited() -> None:
+    w = world()
+    w.run_all()
+    w.status["elastic"]["speeds"] = {"2": 100.0}
+    w.settle()
+    assert w.status["elastic"]["speeds"] == {"2": 100.0}
+    w.job["spec"]["pytorchReplicaSpecs"]["PS"]["replicas"] = 3
+    assert w.created(w.settle()) == ["a-ps-2"]
+    assert "speeds" not in w.status["elastic"], "they were those with two servers"
+    w.status["elastic"]["speeds"] = {"2": 120.0}
+    w.settle()
+    assert w.status["elastic"]["speeds"] == {"2": 120.0}, "they are those with three"
+
+
 def test_a_server_that_is_lost_while_others_come_is_missed() -> None:
     w = world()
     w.run_all()

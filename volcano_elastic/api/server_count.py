@@ -12,6 +12,8 @@ from typing import Any
 
 FIELD = "servers"
 """Key in status.elastic."""
+MEASURED = "speedServers"
+"""Key in status.elastic of the number of servers with which `speeds` were measured."""
 MOST = 1024
 """Each has a bucket at least."""
 Object = Mapping[str, Any]

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from volcano_elastic.api import checkpoint_size, condition, server_count
+from volcano_elastic.api import checkpoint_size, condition
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.queue_policy import Diverged, Stragglers
 from volcano_elastic.api.role import elastic
@@ -202,7 +202,7 @@ class Measurement:
         elastic = job.status["elastic"]
         change: dict[str, Any] = {}
         speeds = report.speeds
-        if server_count.FIELD in elastic:  # others may be of another number of servers
+        if job.servers is not None:  # others may be of another number of servers
             speeds = {size: speed for size, speed in speeds.items() if size == job.desired}
         if found := news(elastic.get("speeds") or {}, speeds):
             change["speeds"] = found

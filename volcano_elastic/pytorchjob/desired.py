@@ -159,7 +159,7 @@ def _status(view: View, wanted: size.Size | None) -> Status:
     found = status.progressed(found, job, view.replicas, now)
     found = status.with_memory(found, job, view.replicas)
     found = status.with_resources(found, view.observed.at_start)
-    found = status.with_servers(found, view.observed.servers)
+    found = status.with_servers(found, view.observed.servers, job)
     return status.queued(found, job, view.observed.podgroup)
 
 

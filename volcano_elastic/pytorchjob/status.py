@@ -111,16 +111,21 @@ def with_resources(status: Status, at_start: AtStart) -> Status:
     return without | ({"elastic": elastic} if elastic else {})
 
 
-def with_servers(status: Status, servers: Servers) -> Status:
-    """The status with how many parameter servers there should be instead of what the spec says."""
-    if not servers.changed:
-        return status
+def with_servers(status: Status, servers: Servers, job: PyTorchJob) -> Status:
+    """The status with how many parameter servers there should be instead of what the spec says, and
+    with speeds of that many alone."""
     elastic = dict(status.get("elastic") or {})
-    elastic.pop(server_count.FIELD, None)
-    # Of any number of workers, they are those with as many servers as there were.
-    elastic.pop("speeds", None)
-    if servers.count is not None:
-        elastic[server_count.FIELD] = servers.count.as_status()
+    if servers.changed:
+        elastic.pop(server_count.FIELD, None)
+        if servers.count is not None:
+            elastic[server_count.FIELD] = servers.count.as_status()
+    asked = 0 if job.servers is None else job.servers.asked
+    number = asked if servers.count is None else servers.count.replicas
+    measured = elastic.pop(server_count.MEASURED, number)
+    if servers.changed or measured != number:
+        elastic.pop("speeds", None)
+    if number and "speeds" in elastic:
+        elastic[server_count.MEASURED] = number
     without = {name: value for name, value in status.items() if name != "elastic"}
     return without | ({"elastic": elastic} if elastic else {})
 
