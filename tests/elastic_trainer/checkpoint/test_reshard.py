@@ -60,6 +60,17 @@ def test_every_rank_gets_all_it_wants_once_and_from_who_has_it(data: st.DataObje
         assert torch.equal(got[rank], wanted)
 
 
+def test_replicas_share_the_giving() -> None:
+    # Four ranks hold two replicas; with two more nodes there are four, whose shards stay the same.
+    halves = [((0, 3),), ((3, 6),)]
+    held = {owner: {"w": halves[owner % 2]} for owner in range(4)}
+    wanted = [{"w": halves[rank % 2]} for rank in range(8)]
+    moves = plan_moves(wanted, held, {owner: owner for owner in range(4)})
+    ways = {move.taker: move.giver for move in moves}
+    assert {taker: ways[taker] for taker in range(4)} == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert sorted(ways[taker] for taker in range(4, 8)) == [0, 1, 2, 3]
+
+
 def test_what_no_part_has_is_an_error() -> None:
     with pytest.raises(UncoveredError, match="expected the earlier parts to hold"):
         plan_moves([{"w": ((0, 4),)}], {0: {"w": ((0, 2),)}}, {0: 0})

@@ -5,6 +5,7 @@ A box is a rectangle of a tensor: by dimension, where it begins and ends.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -71,7 +72,8 @@ def plan_moves(
     holders: Mapping[int, int],
     partial: Collection[str] = (),
 ) -> list[Move]:
-    """Return the moves that give every rank what it wants, in an order that all ranks follow.
+    """Return the moves that give every rank what it wants, in an order that all ranks follow. Of
+    replicas, each taker's own gives, else the one that has given least so far.
 
     Args:
         wanted: by rank of this world.
@@ -84,11 +86,12 @@ def plan_moves(
     Raises:
         UncoveredError: somebody wants what no part has.
     """
+    given: Counter[int] = Counter()
     return [
         move
         for taker, boxes in enumerate(wanted)
         for name, box in boxes.items()
-        for move in _cover(name, box, held, holders, taker, whole=name not in partial)
+        for move in _cover(name, box, held, holders, taker, given, whole=name not in partial)
     ]
 
 
@@ -98,18 +101,22 @@ def _cover(
     held: Mapping[int, Boxes],
     holders: Mapping[int, int],
     taker: int,
+    given: Counter[int],
     *,
     whole: bool,
 ) -> Iterator[Move]:
-    owners: dict[Box, int] = {}
+    """Yield the moves for one box; `given`: by rank, the elements that it gives so far."""
+    owners: dict[Box, list[int]] = {}
     for owner, boxes in sorted(held.items()):
         found = boxes.get(name)
-        # Replicas hold the same: its own is nearest.
-        if found is not None and (found not in owners or holders[owner] == taker):
-            owners[found] = owner
+        if found is not None:
+            owners.setdefault(found, []).append(owner)
     lacking = _volume(box)
-    for found, owner in owners.items():
+    for found, alike in owners.items():
         if len(found) == len(box) and (shared := intersect(box, found)) is not None:
+            owner = min(alike, key=lambda one: (holders[one] != taker, given[holders[one]], one))
+            if holders[owner] != taker:
+                given[holders[owner]] += _volume(shared)
             lacking -= _volume(shared)
             yield Move(name, shared, owner, holders[owner], taker)
     if lacking and whole:
