@@ -132,7 +132,9 @@ class Training:
         self.made: dict[Identity, set[str]] = {}
         """By identity: the digests of that state; one, if all is well."""
         self.safe: Identity = (0, 0)
-        """The newest state that a node's loss may not cost."""
+        """The newest state that the next round may not begin without."""
+        self.doubled: Identity = (0, 0)
+        """The newest state that is on two nodes, so that the loss of one may not cost it."""
         self.history: list[str] = []
 
     @property
@@ -302,20 +304,29 @@ class Training:
             {tuple(one["identity"]) for one in lines if one["kind"] == "kept"} for lines in said
         ]
         mirrored = max(set.intersection(*kept), default=(0, 0))
+        self.doubled = max(self.doubled, mirrored)
         if lost is None:
-            # What stood at the fence is safe, and so it is from a node of the next world.
-            self.safe = max(self.safe, mirrored, max(map(tuple, self.made)))
+            self.safe = max(self.safe, max(map(tuple, self.made)))
             staying = set(round_.nodes) - set(round_.leavers)
+            if self._doubles(round_):
+                self.doubled = self.safe if len(staying) > 1 else (0, 0)
             if round_.fence and len(staying) > 1:
                 for node in staying:
-                    self._expect_in_memory(self.safe, (*round_.leavers, node))
+                    self._expect_in_memory(self.doubled, (*round_.leavers, node))
+            if round_.fence and (len(staying) > 1 or not self._doubles(round_)):
+                self._expect_in_memory(self.safe, round_.leavers)
                 if any(one["kind"] == "waited for storage" for lines in said for one in lines):
                     raise Violation("a fence waited for storage")
         elif len(round_.nodes) > 1:
-            self.safe = mirrored
+            self.safe = self.doubled
             self._expect_in_memory(self.safe, (lost,))
+            self.doubled = (0, 0)
         else:
-            self.safe = (0, 0)
+            self.safe = self.doubled = (0, 0)
+
+    def _doubles(self, round_: Round) -> bool:
+        """Return whether a round's fence brings its state to two of the nodes that stay."""
+        return True
 
     def _expect_in_memory(self, identity: Identity, gone: tuple[int, ...]) -> None:
         found = self._whole_in_memory(gone)

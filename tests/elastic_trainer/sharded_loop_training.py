@@ -177,7 +177,11 @@ class LoopTraining(Training):
         if self._ordered and any(asked):
             raise Violation(f"storage was looked into, and memory had all: {round_}")
         staying = set(round_.nodes) - set(round_.leavers)
-        self._ordered = lost is None and bool(round_.fence) and len(staying) > 1
+        kept = len(staying) > 1 or not self._doubles(round_)
+        self._ordered = lost is None and bool(round_.fence) and kept
+
+    def _doubles(self, round_: Round) -> bool:
+        return bool(round_.leavers)
 
     def _lose(self, round_: Round, members: list[_Worker]) -> int | None:
         """Kill the node, too, where a rank of it was killed; return that."""

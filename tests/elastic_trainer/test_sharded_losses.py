@@ -16,7 +16,7 @@ from tests.elastic_trainer.sharded_harness import (
     trained_alone,
 )
 from tests.elastic_trainer.sharded_loop_training import LoopTraining
-from tests.elastic_trainer.sharded_round import Round
+from tests.elastic_trainer.sharded_round import Loss, Round
 from tests.elastic_trainer.torch_process import TorchProcess, module
 
 pytestmark = pytest.mark.process
@@ -48,12 +48,9 @@ def test_after_four_of_six_nodes_left_the_two_mirror_each_other() -> None:
         with shared_memory() as folder:
             training = Training(1, folder, store, Counts())
             for number, nodes, fence in ((1, 6, 3), (2, 2, 6)):
-                training.nodes = list(range(nodes))
                 leavers = tuple(range(2, nodes))
                 round_ = Round(number, tuple(range(nodes)), 1, 0, 1, fence, leavers)
-                stored, whole = training._stored(), training._whole_in_memory()
-                assert training._train(round_) is None
-                training._check(round_, whole, stored, None)
+                assert _train(training, round_) is None
                 for node in leavers:
                     shutil.rmtree(folder / f"node-{node}")
     finally:
@@ -68,11 +65,8 @@ def test_processes_that_live_on_change_their_world_without_a_look_at_storage() -
             with contextlib.closing(training):
                 rounds = (((0, 1), 2, ()), ((2, 0, 1), 4, (0,)), ((2, 1), 0, ()))
                 for number, (nodes, fence, leavers) in enumerate(rounds, 1):
-                    training.nodes = list(nodes)
                     round_ = Round(number, nodes, 1, 0, 9, fence, leavers)
-                    stored, whole = training._stored(), training._whole_in_memory()
-                    assert training._train(round_) is None
-                    training._check(round_, whole, stored, None)
+                    assert _train(training, round_) is None
                     assert training._ordered == bool(fence)
                     begun = [one for one in training._said(number, 0) if one["kind"] == "restored"]
                     assert begun[0]["identity"][1] == (0, 2, 4)[number - 1], "no step is lost"
@@ -83,3 +77,38 @@ def test_processes_that_live_on_change_their_world_without_a_look_at_storage() -
         store.close()
     gaps = [(one - other).abs().max() for one, other in zip(final, trained_alone(), strict=True)]
     assert float(max(gaps)) <= 1e-9
+
+
+def test_a_join_waits_for_no_mirror_and_what_is_on_two_nodes_outlives_a_loss_after_it() -> None:
+    rounds = (
+        Round(1, (0, 1, 2), 1, 0, 1, fence=2, leavers=(2,)),
+        # From here on no part comes to another node.
+        Round(2, (0, 1), 1, 0, 1, fence=4, mirror_seconds=1000),
+        Round(3, (0, 3, 1), 1, 0, 1, loss=Loss(1, "stepped", 5), mirror_seconds=1000),
+        Round(4, (0, 3), 1, 0, 9),
+    )
+    store, begun, held = Store(), [], []
+    try:
+        with shared_memory() as folder:
+            training = LoopTraining(1, folder, store, Counts())
+            with contextlib.closing(training):
+                for round_ in rounds:
+                    assert _train(training, round_) == (1 if round_.loss else None)
+                    said = training._said(round_.number, 0)
+                    begun += [one["identity"][1] for one in said if one["kind"] == "restored"]
+                    held.append(training._whole_in_memory()[1])
+                    for node in round_.leavers:
+                        shutil.rmtree(folder / f"node-{node}")
+    finally:
+        store.close()
+    assert begun[:3] == [0, 2, 4]
+    assert held[:3] == [2, 4, 2]
+
+
+def _train(training: Training, round_: Round) -> int | None:
+    """Train for a round and check what came of it; return the node that was lost, if any."""
+    training.nodes = list(round_.nodes)
+    stored, whole = training._stored(), training._whole_in_memory()
+    lost = training._train(round_)
+    training._check(round_, whole, stored, lost)
+    return lost

@@ -45,3 +45,16 @@ def test_what_is_mapped_stays_so_in_the_next_world_where_nothing_is_spared(tmp_p
     assert again.memory.data_ptr() == mapped
     assert [slots.spared for slots in memory._all_slots()] == [{slot}, set()]
     assert [slots.spared for slots in renewed._all_slots()] == [set(), set()]
+
+
+def test_a_state_on_two_nodes_is_spared_beside_a_newer_one_that_is_not(tmp_path: Path) -> None:
+    memory = Memory(tmp_path, WorkerLink(None), every_rank=True)
+    kept = []
+    for step in range(1, 4):
+        blob = lay_out({"a": torch.tensor([step])})
+        label = Label("t", 1, step, 0, 1, True, len(blob.skeleton), blob.size)
+        memory.spare("t", *((1, one) for one in range(step)))
+        kept.append(memory.save(label, blob))
+        assert kept[-1].verify() is not None
+    memory.spare("t", (1, 3), (1, 1))
+    assert memory._slots.spared == {kept[0], kept[2]}

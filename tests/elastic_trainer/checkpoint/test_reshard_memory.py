@@ -40,6 +40,7 @@ values = torch.linspace(-1, 1, 48 * 6).reshape(48, 6)
 samples = TensorDataset(values, values.sum(1, keepdim=True))
 mine = folder / f"node-{rank}"
 said = {}
+unmirrored = []
 """
 SCRIPT += SEALING
 SCRIPT += """
@@ -75,7 +76,7 @@ def train(name, world, steps=0, mesh=None):
     memory = Memory(mine, Sealing(), every_rank=True, local_rank=0, local_world=1)
     with_ = Checkpointer(
         folder / "commits", model=model, optimizer=optimizer, data=data, extra=extra,
-        memory=memory, every=1,
+        memory=memory, every=1 if steps > 1 else 10**9,
     )
 
     def whole():
@@ -105,8 +106,12 @@ def train(name, world, steps=0, mesh=None):
         average.update_parameters(model)
         with_.step()
         steps -= 1
-    if fence:  # at which nobody leaves
+    if fence:  # at which nobody leaves, as it is told first
+        with_.commit(stored=False, memory_stays=True, all_stay=True)
+        made = (with_.run, data.steps)
+        unmirrored.append(memory.mirror.kept != made)
         with_.commit(stored=False, memory_stays=True)
+        assert memory.mirror.kept == made
     said[name].append(whole())
     dist.barrier()
     dist.destroy_process_group()
@@ -133,6 +138,7 @@ for path in mine.glob("*-*-*"):
 if rank == 3:
     shutil.rmtree(mine)
 train("three of four", 3)
+assert unmirrored[-1:] in ([], [True]), unmirrored  # what wasn't saved before is mirrored later
 (folder / f"said-{rank}.json").write_text(json.dumps(said))
 os._exit(0)
 """

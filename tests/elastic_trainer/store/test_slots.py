@@ -172,6 +172,7 @@ class TestSlots:
             SlotError, match=r"has 65536 bytes.*expected 208192.*shared-memory.*shm-size"
         ):
             slots.check(100_000)
+        assert slots.has_room(10_000) and not slots.has_room(100_000)
 
     def test_room_for_copies_leaves_places_for_those_that_follow(self, tmp_path: Path) -> None:
         slots = Slots(tmp_path, 0)

@@ -166,6 +166,8 @@ class Checkpointer:
             self._hold(model, optimizer, {**(extra or {}), **self._split.follow(data)})
         replicated = not self._split and self._held is not None and not self._held.sharded
         least = overlap_bytes(self._copier, os.environ) if overlaps and replicated else None
+        self._unfollowed: tuple[Slot, Label] | tuple[None, None] | None = None
+        """What was saved of a sharded state, and is followed by no mirror yet."""
         self._tried = 0
         """The step that was to be saved last."""
         self._narrow = False
@@ -237,6 +239,7 @@ class Checkpointer:
         states stays; what was on its way to other nodes or to storage doesn't arrive."""
         if self._shards is not None:
             self._shards.leave()
+        self._unfollowed = None
         self._held, self._shards, self._memory = None, None, self._memory and self._memory.renew()
         self._restorer.hold(None, None)
 
@@ -339,12 +342,16 @@ class Checkpointer:
         if shards is None or memory is None or memory.mirror is None:
             return
         training, identity = self._restorer.training, self._identity
-        memory.spare(training, identity)
         own = memory.find_own(training, identity, self._group)
         held = own is not None and memory.mirror.holds(training, identity, self._group)
-        if all(self._group.gather(held)):
+        said = self._group.gather((held, memory.mirror.spared))
+        # Until then a node's loss takes all back to what was on two nodes before.
+        mirrored = min(identity, max(spared for _, spared in said))
+        memory.spare(training, identity, mirrored)
+        if all(one for one, _ in said):
             memory.mirror.found(identity)
             return
+        memory.mirror.spared = mirrored
         shards.mirror(*(own or self._save_to_memory()))
 
     def _is_kept(self, found: Recovery) -> bool:
@@ -472,7 +479,14 @@ class Checkpointer:
             self.finish()
         _training.discard(self)
 
-    def commit(self, *, stored: bool, together: bool = True, memory_stays: bool = False) -> None:
+    def commit(
+        self,
+        *,
+        stored: bool,
+        together: bool = True,
+        memory_stays: bool = False,
+        all_stay: bool = False,
+    ) -> None:
         """Returns on every rank once this step is saved on all of them, so nobody leaves before.
 
         Args:
@@ -481,6 +495,9 @@ class Checkpointer:
             memory_stays: what is in this node's memory will be there for the next round, which
                 needs no storage where each part of a sharded state is on two such nodes: there it
                 is brought.
+            all_stay: all processes have a place in the next round, alike on all ranks. A sharded
+                state that is in memory then waits for neither mirror nor storage: what is on two
+                nodes, or in storage, stays there, so a node's loss costs what it cost before.
 
         Raises:
             StorageError: it can't be brought there.
@@ -488,16 +505,17 @@ class Checkpointer:
         self.settle()
         unstored = self._await_storage() if together else None
         if self._is_unsaved():
-            if self._shards is not None:
+            if self._shards is not None and not (all_stay and self._has_room):
                 self._shards.await_mirrors()  # what they spare may take the room
             try:
-                self._save(unstored=unstored)
+                self._save(unstored=unstored, follows=not all_stay)
             except SupersededError as superseded:
                 self._give_up(superseded)
         self.settle()
         began = self._clock()
         self.link.commits()
-        if self._shards is not None and not self._outlives_fence(memory_stays, stored):
+        kept = all_stay and self._is_in_memory(stored)
+        if self._shards is not None and not kept and not self._outlives_fence(memory_stays, stored):
             # At a fence too: other worlds find it only there. One rank decides, as all must write.
             stored = self._is_stored(self._flush_shards())
             if not self._group.from_rank(0, stored):
@@ -524,11 +542,29 @@ class Checkpointer:
             unsaved = any(self._group.gather(unsaved))
         return unsaved
 
+    @property
+    def _has_room(self) -> bool:
+        """Return whether this rank's node has memory for one more part of each of its ranks."""
+        return self._memory is not None and self._memory.has_room()
+
+    def _is_in_memory(self, stored: bool) -> bool:
+        """Return whether each rank's part of this state is in its node's memory, beside which there
+        is room for those of the next world, and no rank was told to store it; on all ranks."""
+        there = not stored and self._has_room
+        if self._memory is not None and there:
+            self.link.settle(storage=False)  # until its agent has verified it
+            training, identity = self._restorer.training, self._identity
+            there = self._memory.find_own(training, identity, self._group) is not None
+        return all(self._group.gather(there))
+
     def _outlives_fence(self, memory_stays: bool, stored: bool) -> bool:
         """Return whether all parts of this state are in the memory of two nodes each that stay, and
         that does for all ranks; on all ranks, of which some may have heard otherwise than others.
         """
         assert self._shards is not None
+        if self._unfollowed is not None:
+            self._shards.saved(*self._unfollowed)
+            self._unfollowed = None
         mirrored = not stored and self._shards.is_mirrored(self._identity)
         said = self._group.gather((mirrored, memory_stays))
         stays = [one for _, one in said]
@@ -609,13 +645,16 @@ class Checkpointer:
     def _captured(self) -> dict[str, Any]:
         return {**self.state.take(), "rng": self.state.generators()}
 
-    def _save(self, *, waits: bool = True, unstored: str | None = None) -> None:
+    def _save(
+        self, *, waits: bool = True, unstored: str | None = None, follows: bool = True
+    ) -> None:
         """Save this step to memory, or where there is none, to storage.
 
         Args:
             unstored: as Memory.save's.
             waits: also for a storage that was silent before and hasn't answered since. If False
                 nothing is saved there: that was waited for, and said, by the first save.
+            follows: mirror and storage of a sharded state follow at once.
 
         Raises:
             StorageError: it had to be written to storage at once, and can't be.
@@ -633,7 +672,10 @@ class Checkpointer:
                 shards.write(self._captured(), step=step, run=run, round_=round_)
                 return
             saved = self._save_to_memory(unstored)
-            if shards is not None:
+            self._unfollowed = None
+            if shards is not None and not follows:
+                self._unfollowed = saved
+            elif shards is not None:
                 shards.saved(*saved)
             elif saved == (None, None) and self._group.rank == 0 and not self._storage_has_it():
                 if self.storage.calls.stuck and not waits:

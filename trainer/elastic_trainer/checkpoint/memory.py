@@ -130,6 +130,11 @@ class Memory:
         self._prefault = threading.Thread(target=self._make_room, args=(size,), daemon=True)
         self._prefault.start()
 
+    def has_room(self) -> bool:
+        """Return whether one more state of each of the node's savers has room beside all there are,
+        as large as `prepare` was told; not before that."""
+        return self._prepared > 0 and self._slots.has_room(self._savers * self._prepared)
+
     def save(self, label: Label, blob: Blob, unstored: str | None = None) -> Slot:
         """Blocks for the copying. Raises SlotError as Slots.write.
 
@@ -215,13 +220,14 @@ class Memory:
                 return slot, label
         return None
 
-    def spare(self, training: str, identity: Identity) -> None:
-        """Keep what is here of a sharded state, of any world, until a newer one is on two nodes."""
+    def spare(self, training: str, *identities: Identity) -> None:
+        """Keep what is here of sharded states, of any world, until a newer one is on two nodes; of
+        the newest, where there is no room for all."""
         for slots in self._all_slots():
             there = [
                 slot
                 for slot, label in slots.sealed().items()
-                if (label.training, label.identity) == (training, identity)
+                if label.training == training and label.identity in identities
             ]
             slots.spared = frozenset(there[: len(slots.slots) - TURNS])  # else none could be saved
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from elastic_trainer.checkpoint.copies import Copy, plan_copies
 from elastic_trainer.checkpoint.lockstep import Peers
-from elastic_trainer.checkpoint.recovery import Identity
+from elastic_trainer.checkpoint.recovery import NOTHING, Identity
 from elastic_trainer.ranks.gathering import gather_objects
 from elastic_trainer.ranks.process_group import CONTROL_TIMEOUT, ProcessGroup
 from elastic_trainer.store.slot import Label, Slot, SlotError, Slots
@@ -51,6 +51,9 @@ class Mirror:
         """Digest of how the state is spread over this world's ranks."""
         self.kept: Identity | None = None
         """The newest state of which this rank's part was handed on, and another's taken."""
+        self.spared = NOTHING
+        """The state that is on two nodes and that saves leave alone, of this world or an earlier
+        one."""
 
     def renew(self, own: Slots) -> Mirror:
         """Return it for another world.
@@ -58,7 +61,9 @@ class Mirror:
         Args:
             own: as the constructor's.
         """
-        return Mirror(own, self._slots.renew(), self._distance)
+        renewed = Mirror(own, self._slots.renew(), self._distance)
+        renewed.spared = self.spared
+        return renewed
 
     def keep(self, slot: Slot, label: Label, peers: Peers) -> bool:
         """On all ranks: hands this rank's part on, and takes another's. Whether that was done."""
@@ -107,17 +112,18 @@ class Mirror:
                 work.wait()
         peers.gather(None)  # until here the state before may be all that is on two nodes
         self._spare(slot, taken)
-        self.kept = label.identity
+        self.kept = self.spared = label.identity
         return True
 
     def _spare(self, own: Slot | None = None, taken: Slot | None = None) -> None:
         """Spare this rank's part and the other's of the newest state on two nodes, if any is."""
         self._own.spared = frozenset([own] if own is not None else [])
         self._slots.spared = frozenset([taken] if taken is not None else [])
+        self.spared = NOTHING
 
     def found(self, identity: Identity) -> None:
         """Know, on all ranks, that a state was on two nodes when this world began."""
-        self.kept = identity
+        self.kept = self.spared = identity
 
     def look(self, group: ProcessGroup) -> tuple[tuple[str, Identity, int], ...]:
         """Return the parts held of this world: training, identity, and the rank whose part it

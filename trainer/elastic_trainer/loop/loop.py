@@ -210,6 +210,8 @@ class ElasticLoop:
         replicated model the one that this rank has."""
         self._handed_over = False
         """All that who leaves had is with who stays."""
+        self._all_stay = False
+        """Nobody leaves, and all have a place in the next round."""
         self._committed = False
         """At a fence, all ranks have committed, as too few stay."""
         self._ended = False
@@ -557,9 +559,12 @@ class ElasticLoop:
         checkpointer = self.checkpointer
         checkpointer.settle()
         if self._make is not None:
-            stays = self._agreed.memory_stays
-            stored = self._agreed.commit
-            commit = partial(checkpointer.commit, stored=stored, memory_stays=stays)
+            commit = partial(
+                checkpointer.commit,
+                stored=self._agreed.commit,
+                memory_stays=self._agreed.memory_stays,
+                all_stay=self._all_stay,
+            )
             if not self._attempt(commit):
                 return False
             checkpointer.stand()
@@ -588,6 +593,7 @@ class ElasticLoop:
         said = self.link.agreed_stop(self._member.group.gather)
         self._agreed = said[self.rank]
         gone = [one.leaving or one.displaced for one in said]
+        self._all_stay = not any(gone)
         if all(gone):  # what is left waits for others, with all there is
             gone = [one.leaving for one in said]
         done = [part.hand_over(gone) for part in self._split]

@@ -312,6 +312,11 @@ class Slots:
         renewed.turns, renewed.spared = TURNS, frozenset()
         return renewed
 
+    def has_room(self, size: int) -> bool:
+        """Return whether there is memory for one more payload of `size` bytes."""
+        files = os.statvfs(self.folder)
+        return files.f_bavail * files.f_frsize >= PAYLOAD + size
+
     def check(self, size: int, turns: int = TURNS) -> None:
         """Raises SlotError where there is no room for so many payloads of `size` bytes; says what
         there is and what is needed."""
