@@ -9,8 +9,9 @@ import xxhash
 from elastic_trainer.protocol.message import StatePart
 from elastic_trainer.store.slot import Label
 
-KEPT_STATES = 2
-"""The newest states of a training whose parts are told; slots may hold parts of older ones."""
+KEPT_STATES = 4
+"""The newest states of a training whose parts are told: the two that were saved last, and those
+that are spared meanwhile, of which one is on two nodes. Slots may hold parts of older ones."""
 
 
 def held_parts(labels: Iterable[Label]) -> tuple[StatePart, ...]:
