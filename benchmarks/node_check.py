@@ -31,7 +31,7 @@ Shows = Callable[[Group], bool]
 
 @dataclass(frozen=True)
 class Outcome:
-    condemned: frozenset[str]
+    faulty: frozenset[str]
     unknown: int
     rounds: int
 
@@ -44,7 +44,7 @@ def ours(nodes: Sequence[str], passes: Shows) -> Outcome:
         trials += [Trial(number, group, passes(group)) for group in groups]
     found = verdicts(nodes, trials)
     return Outcome(
-        frozenset(node for node in nodes if found[node] is Verdict.CONDEMNED),
+        frozenset(node for node in nodes if found[node] is Verdict.FAULTY),
         sum(verdict is Verdict.UNKNOWN for verdict in found.values()),
         number,
     )
@@ -54,10 +54,10 @@ def measure_slow(
     count: int, broken_share: float, slow_share: float, noise: float, trials: int, seed: int
 ) -> dict[str, float]:
     """Return means by check: nodes that are slow and not broken, quick ones that were called slow,
-    slow ones that were not, sound nodes condemned, broken ones not, rounds."""
+    slow ones that were not, sound nodes called faulty, broken ones not, rounds."""
     draw = random.Random(seed)
     nodes = [f"node-{i}" for i in range(count)]
-    total = dict.fromkeys(("slow", "false", "missed", "condemned", "overlooked", "rounds"), 0)
+    total = dict.fromkeys(("slow", "false", "missed", "faulty", "overlooked", "rounds"), 0)
     for _ in range(trials):
         broken = frozenset(draw.sample(nodes, int(broken_share * count)))
         slow = frozenset(draw.sample(nodes, int(slow_share * count)))
@@ -71,12 +71,12 @@ def measure_slow(
                 passes = broken.isdisjoint(group)
                 held.append(Trial(number, group, passes, seconds if passes else {}))
         named, found = set(stragglers(held)), verdicts(nodes, held)
-        condemned = {node for node in nodes if found[node] is Verdict.CONDEMNED}
+        faulty = {node for node in nodes if found[node] is Verdict.FAULTY}
         total["slow"] += len(slow - broken)
         total["false"] += len(named - slow)
         total["missed"] += len(slow - broken - named)
-        total["condemned"] += len(condemned - broken)
-        total["overlooked"] += len(broken - condemned)
+        total["faulty"] += len(faulty - broken)
+        total["overlooked"] += len(broken - faulty)
         total["rounds"] += number
     return {name: summed / trials for name, summed in total.items()}
 
@@ -107,7 +107,7 @@ def measure(
     trials: int,
     seed: int,
 ) -> dict[str, float]:
-    """Return means by trial: sound nodes condemned, broken nodes that were not, rounds."""
+    """Return means by trial: sound nodes called faulty, broken nodes that were not, rounds."""
     draw = random.Random(seed)
     nodes = [f"node-{i}" for i in range(count)]
     false = missed = unknown = rounds = exact = 0
@@ -118,11 +118,11 @@ def measure(
             return not any(node in broken and draw.random() < shows for node in group)
 
         outcome = rule(nodes, passes)
-        false += len(outcome.condemned - broken)
-        missed += len(broken - outcome.condemned)
+        false += len(outcome.faulty - broken)
+        missed += len(broken - outcome.faulty)
         unknown += outcome.unknown
         rounds += outcome.rounds
-        exact += outcome.condemned == broken
+        exact += outcome.faulty == broken
     return {
         "false": false / trials,
         "missed": missed / trials,
@@ -193,7 +193,7 @@ def _with_slow(options: argparse.Namespace) -> int:
                 if not options.json:
                     print(
                         f"{count:5d} {broken:6d}  {row['slow']:6.1f}  {row['false']:6.2f}  "
-                        f"{row['missed']:6.2f}      {row['condemned']:6.2f}  "
+                        f"{row['missed']:6.2f}      {row['faulty']:6.2f}  "
                         f"{row['overlooked']:6.2f}  {row['rounds']:6.2f}",
                         flush=True,
                     )

@@ -2,9 +2,9 @@
 
 Each node is torchrun on loopback, with an address of its own; some are told to fail in the check
 (a crash, a wrong product, a hang, in turn) and some to be slow, drawn by a seed. All come before
-the check begins. Shown are sound nodes that were condemned, broken ones that were not, the same for
-slow ones, the rounds, and the time that the check took. `first step` is how much later than without
-a check the job made its first step; processes that share few cores wait for one another.
+the check begins. Shown are sound nodes called faulty, broken ones that were not, the same
+for slow ones, the rounds, and the time that the check took. `first step` is how much later than
+without a check the job made its first step; processes that share few cores wait for one another.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def measure(count: int, broken: int, slow: int, seed: int) -> dict[str, Any]:
     faults = {node: BROKEN[i % len(BROKEN)] for i, node in enumerate(chosen[:broken])}
     faults |= dict.fromkeys(chosen[broken:], "slow")
     told = first_step(count, faults, checked=True)
-    condemned = {n["worker"] for n in told["check"]["nodes"] if n["verdict"] == "condemned"}
-    named = {n["worker"] for n in told["check"]["nodes"] if n["straggler"]} - condemned
+    faulty = {n["worker"] for n in told["check"]["nodes"] if n["verdict"] == "faulty"}
+    named = {n["worker"] for n in told["check"]["nodes"] if n["straggler"]} - faulty
     return {
         "nodes": count,
         "broken": broken,
         "slow": slow,
-        "false": len(condemned - set(chosen[:broken])),
-        "missed": len(set(chosen[:broken]) - condemned),
+        "false": len(faulty - set(chosen[:broken])),
+        "missed": len(set(chosen[:broken]) - faulty),
         "false_slow": len(named - set(chosen[broken:])),
         "missed_slow": len(set(chosen[broken:]) - named),
         "rounds": told["check"]["rounds"],

@@ -49,7 +49,9 @@ async def three_nodes(fresh_control_plane: ControlPlane, tmp_path: Path) -> Asyn
         yield stage
 
 
-async def test_a_node_that_the_check_condemns_is_left_out_of_training(three_nodes: Stage) -> None:
+async def test_a_node_that_the_check_finds_faulty_does_not_train(
+    three_nodes: Stage,
+) -> None:
     stage, client = three_nodes, three_nodes.recorder.jobs.client
     names = sorted(node["metadata"]["name"] for node in (await client.list(NODES))["items"])
     job = CheckedJob("job", min=2, max=3, epochs=500, step_seconds=0.1, broken=names[-1])
@@ -59,7 +61,7 @@ async def test_a_node_that_the_check_condemns_is_left_out_of_training(three_node
     assert [one["node"] for one in told["excluded"]] == [job.broken]
     assert "failed the node check beside workers" in told["excluded"][0]["reason"]
     found = {one["node"]: one["verdict"] for one in told["check"]["nodes"]}
-    assert found == dict.fromkeys(names, "proven") | {job.broken: "condemned"}
+    assert found == dict.fromkeys(names, "proven") | {job.broken: "faulty"}
     await stage.wait_for_events("NodeExcluded", f"Node {job.broken} is left out of training")
     await stage.steps_on(job)
     assert set(stage.worlds(job)) == {2}, "no round had the broken node"
@@ -86,7 +88,7 @@ async def test_a_broken_node_is_found_without_a_job_and_nothing_is_left(
     assert tool.returncode == 1, said
     found = {one["node"]: one for one in json.loads(said)["nodes"]}
     assert {name: one["verdict"] for name, one in found.items()} == {
-        name: "condemned" if name == names[1] else "proven" for name in names
+        name: "faulty" if name == names[1] else "proven" for name in names
     }
     assert "multiplied matrices wrongly" in found[names[1]]["note"]
     assert not (await client.list(SECRETS, "default", label_selector=LABEL))["items"]

@@ -211,7 +211,7 @@ def test_a_node_check_names_those_that_are_not_proven_or_slow() -> None:
     node = {"verdict": "proven", "straggler": False, "note": ""}
     nodes = [
         {**node, "node": "n1", "worker": 0},
-        {**node, "node": "n2", "worker": 1, "verdict": "condemned", "note": "SIGABRT"},
+        {**node, "node": "n2", "worker": 1, "verdict": "faulty", "note": "SIGABRT"},
         {**node, "node": "n3", "worker": 2, "straggler": True},
     ]
     check = {"rounds": 2, "seconds": 3.5, "over": "nothing is left to find out", "nodes": nodes}
@@ -219,7 +219,7 @@ def test_a_node_check_names_those_that_are_not_proven_or_slow() -> None:
     assert found["nodeCheck"] == check
     told = text(found)
     assert "Node check: 2 of 3 nodes are proven sound after 2 rounds\n" in told
-    assert "  n2 (worker 1) is condemned: SIGABRT\n  n3 (worker 2) is a straggler\n" in told
+    assert "  n2 (worker 1) is faulty: SIGABRT\n  n3 (worker 2) is a straggler\n" in told
     assert "n1 (" not in told
     assert "Node check" not in text(description(JOB, [POD], COORDINATOR, None))
 

@@ -101,12 +101,12 @@ def check_nodes(
 
     Makes a pod on each node, and one that leads them; all are deleted at the end. They go past the
     scheduler and its queues: GPUs that are in use are not free for a check, and its node is then
-    unknown. Below half of the nodes broken each is found, and no sound one is condemned.
+    unknown. Below half of the nodes broken each is found, and no sound one is called faulty.
 
     Exits 0 if all are proven sound and none is slow; 1 if not; 2 if there was no check.
 
     \b
-    JSON: rounds, seconds; nodes [{node, verdict: proven, condemned or unknown, straggler, note}].
+    JSON: rounds, seconds; nodes [{node, verdict: proven, faulty or unknown, straggler, note}].
 
     \b
     Examples:
@@ -143,7 +143,7 @@ def check_nodes(
 
 def text(found: Mapping[str, Any]) -> str:
     """Return the result as lines, those to act on first."""
-    order = ("condemned", "unknown", "proven")
+    order = ("faulty", "unknown", "proven")
     width = max(len(one["node"]) for one in found["nodes"])
     lines = []
     for one in sorted(found["nodes"], key=lambda one: order.index(one["verdict"])):

@@ -53,7 +53,7 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
     training has failed for good, or null} or null, coordinatorSilent: why, or null; rounds [{round,
     world, time, reason, pauseSeconds, firstStep, lastStep}]; excluded [{node, workers, reason}]:
     nodes that are in no further round; nodeCheck {rounds, seconds, over: why it is, or null, nodes
-    [{node, worker, verdict: proven, condemned or unknown, straggler, note}]}, or null; failures
+    [{node, worker, verdict: proven, faulty or unknown, straggler, note}]}, or null; failures
     [{round, worker, rank, localRank, pid, exitCode, signal, message, stack, time, log}], by time;
     hangs [{round, step, time, seconds, broken: whether the round was ended for it, behind: ranks,
     words, stacks [{ranks, stack}], flights [{rank, record}]}]: when no step came for long;

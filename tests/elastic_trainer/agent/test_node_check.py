@@ -122,12 +122,12 @@ def test_a_broken_node_is_found_and_the_others_train_without_it(
     finally:
         coordinator.kill()
         coordinator.wait(10)
-    assert verdicts(told) == {0: "proven", 1: "proven", 2: "condemned", 3: "proven"}
+    assert verdicts(told) == {0: "proven", 1: "proven", 2: "faulty", 3: "proven"}
     assert sorted(told["ranks"]) == ["0", "1", "3"]
     [excluded] = told["excluded"]
     assert (excluded["node"], excluded["workers"]) == ("gpu-2", [2])
     assert "multiplied matrices wrongly" in excluded["reason"]
-    assert "condemned" in (folder / "agent-2.log").read_text(), "its own log says so"
+    assert "faulty" in (folder / "agent-2.log").read_text(), "its own log says so"
 
 
 def test_a_node_whose_devices_failed_is_checked_with_the_others_before_it_trains_again(
@@ -142,7 +142,7 @@ def test_a_node_whose_devices_failed_is_checked_with_the_others_before_it_trains
     told = job.stepping(2, after_round=told["round"] - 1)
     trained = next(one for one in told["rounds"] if one["world"] == 3)
     assert trained["end"] == "workers of worker 2 failed"
-    assert verdicts(told) == {0: "proven", 1: "proven", 2: "condemned"}
+    assert verdicts(told) == {0: "proven", 1: "proven", 2: "faulty"}
     [excluded] = told["excluded"]
     assert excluded["node"] == "gpu-2"
     assert "multiplied matrices wrongly" in excluded["reason"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from elastic_trainer.coordinator.__main__ import CHECK_VARIABLE, QUIET_VARIABLE, main
-from elastic_trainer.coordinator.model import Condemned, Phase, Received, Settings
+from elastic_trainer.coordinator.model import FaultyNodes, Phase, Received, Settings
 from elastic_trainer.coordinator.server import CoordinatorServer
 from elastic_trainer.metrics.http import BODY_BYTES, Request
 from elastic_trainer.node_check.message import (
@@ -47,7 +47,7 @@ def hold(server: CoordinatorServer, present: dict[str, Presence], broken: str) -
             present[name] = Presence(**{**vars(present[name]), "report": report})
 
 
-def test_a_node_that_the_check_condemns_is_in_no_round() -> None:
+def test_a_node_that_the_check_finds_faulty_is_in_no_round() -> None:
     server = CoordinatorServer("a/b", Settings(min_nodes=2, max_nodes=4))
     for i in range(4):
         server._apply(Received(f"a{i}", Hello(agent=f"a{i}", pod_index=i, node=f"gpu-{i}")))
@@ -58,16 +58,16 @@ def test_a_node_that_the_check_condemns_is_in_no_round() -> None:
     assert [n["verdict"] for n in server.status()["check"]["nodes"]] == [
         "proven",
         "proven",
-        "condemned",
+        "faulty",
         "proven",
     ]
 
 
-def test_without_enough_others_a_condemned_node_trains_on() -> None:
+def test_without_enough_others_a_faulty_node_trains_on() -> None:
     job = Job(min_nodes=3, max_nodes=3)
     for i in range(3):
         job.say(f"a{i}", Hello(agent=f"a{i}", pod_index=i, node=f"gpu-{i}"))
-    job.feed(Condemned({"gpu-1": "broken"}))
+    job.feed(FaultyNodes({"gpu-1": "broken"}))
     job.say("a0", Join(1))
     job.say("a1", Join(1))
     job.say("a2", Join(1))

@@ -8,8 +8,8 @@ from elastic_trainer.coordinator.agents import Agents
 from elastic_trainer.coordinator.leavers import last_round, wait_until
 from elastic_trainer.coordinator.model import (
     Checking,
-    Condemned,
     Drop,
+    FaultyNodes,
     Lost,
     NewRange,
     Phase,
@@ -192,7 +192,7 @@ class AnyOrder(RuleBasedStateMachine):
     def a_node_check_ends(self, nodes: set[int]) -> None:
         if self.state.recheck is not None:
             self.feed(Checking(True))
-            self.feed(Condemned({f"worker {index}": "wrong" for index in nodes}))
+            self.feed(FaultyNodes({f"worker {index}": "wrong" for index in nodes}))
             assert not self.state.checking
 
     @rule(

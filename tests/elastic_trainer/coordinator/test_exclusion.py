@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elastic_trainer.coordinator.exclusion import EXCLUDE_VARIABLE, exclude_seconds
-from elastic_trainer.coordinator.model import Condemned, Lost
+from elastic_trainer.coordinator.model import FaultyNodes, Lost
 from elastic_trainer.protocol.message import CheckNode, Exclusion, Hello, Join, Round
 
 from tests.elastic_trainer.coordinator.world import Job
@@ -13,7 +13,7 @@ from tests.elastic_trainer.coordinator.world import Job
 def without_node_2(**settings: float) -> Job:
     job = Job(min_nodes=2, max_nodes=3, **settings)
     job.running(0, 1, 2)
-    job.feed(Condemned({"worker 2": "wrong"}))
+    job.feed(FaultyNodes({"worker 2": "wrong"}))
     for index in (0, 1, 2):
         job.join(index)
     job.pass_time(1.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from elastic_trainer.coordinator.model import (
-    Condemned,
+    FaultyNodes,
     Lost,
     Phase,
     Received,
@@ -298,7 +298,7 @@ def test_the_last_with_the_newest_state_stands_at_a_fence_before_it_goes(
 def test_an_excluded_node_with_a_part_of_the_state_keeps_nobody_from_training() -> None:
     job = ShardedJob(min_nodes=2, max_nodes=4).training(0, 1, 2, 3)
     node = job.state.agents["a3"].node
-    job.feed(Condemned({node: "broken"}))
+    job.feed(FaultyNodes({node: "broken"}))
     job.back(0, 1, 2, 3)
     job.pass_time(1.0)
     assert job.members() == ["a0", "a1", "a2"] and not job.stepless
@@ -307,7 +307,7 @@ def test_an_excluded_node_with_a_part_of_the_state_keeps_nobody_from_training() 
     for index in (0, 1, 2, 3):
         hello = Hello(f"a{index}", index, f"10.0.0.{index}", last_round=4, holds=True, sharded=True)
         job.say(f"a{index}", hello)
-    job.feed(Condemned({node: "broken"}))
+    job.feed(FaultyNodes({node: "broken"}))
     job.back(0, 1, 2)
     job.pass_time(1.0)
     assert job.members() == ["a0", "a1", "a2"] and not job.stepless, "it is not waited for"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elastic_trainer.coordinator.model import Condemned, Lost, Phase
+from elastic_trainer.coordinator.model import FaultyNodes, Lost, Phase
 from elastic_trainer.coordinator.recheck import RECHECK_VARIABLE, recheck_seconds
 from elastic_trainer.protocol.message import CheckNode, Failed, Join, WorkersFailed
 
@@ -39,7 +39,7 @@ def test_the_next_round_waits_for_a_check_of_all_who_would_be_in_it() -> None:
     assert asked(job) == ["a0", "a1", "a2", "a3"]
     job.pass_time(10.0)
     assert job.members() == []
-    job.feed(Condemned({"worker 2": "wrong"}))
+    job.feed(FaultyNodes({"worker 2": "wrong"}))
     job.pass_time(1.0)
     assert job.members() == ["a0", "a1", "a3"]
     assert job.state.excluded == {"worker 2": "wrong"}
@@ -48,7 +48,7 @@ def test_the_next_round_waits_for_a_check_of_all_who_would_be_in_it() -> None:
 def test_a_node_that_the_check_finds_sound_is_in_the_next_round_and_not_checked_again() -> None:
     job = training()
     fail(job, 2)
-    job.feed(Condemned({}))
+    job.feed(FaultyNodes({}))
     job.pass_time(1.0)
     assert job.members() == ["a0", "a1", "a2", "a3"]
     job.link(0, 1, 2, 3)

@@ -21,7 +21,7 @@ from elastic_trainer.data.audit import verify
 from elastic_trainer.data.ledger import Ledger
 from elastic_trainer.data.shard_client import LeaseError, ShardClient
 from elastic_trainer.identity import Identity
-from elastic_trainer.succession.standing import Standing
+from elastic_trainer.succession.agent_status import AgentStatus
 
 from benchmarks.endpoint import free_endpoint
 from tests.elastic_trainer.agent.identity import alone
@@ -160,11 +160,11 @@ def test_leases_follow_the_coordinator_to_another_agent(
     first = endpoint()
     other = Coordinator()
     second = other()
-    standing = Standing("", "agent", 1000, second, hosts=True, heard=True)
+    status = AgentStatus("", "agent", 1000, second, hosts=True, heard=True)
     agent = alone(free_endpoint(), 30.0)
     monkeypatch.setenv("VOLCANO_ELASTIC_PEERS", f"127.0.0.1:{agent.port}")
     ledger = Ledger(samples=50, epochs=1, size=5)
-    with serving(agent, standing), ShardClient(first, ledger=ledger) as owner:
+    with serving(agent, status), ShardClient(first, ledger=ledger) as owner:
         owner.tell()
         kept = owner.fetch(2)
         assert ledger.add(kept[0])
@@ -177,10 +177,10 @@ def test_leases_follow_the_coordinator_to_another_agent(
 
 
 @contextlib.contextmanager
-def serving(agent: Identity, standing: Standing) -> Iterator[None]:
+def serving(agent: Identity, status: AgentStatus) -> Iterator[None]:
     """Lets an agent tell this of itself."""
     loop = asyncio.new_event_loop()
-    requests = Requests(lambda: standing, unasked, unasked, unasked)
+    requests = Requests(lambda: status, unasked, unasked, unasked)
     service = SuccessionService(agent, requests)
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -56,14 +56,14 @@ def clusters(draw: st.DrawFn) -> tuple[list[str], frozenset[str]]:
 
 
 @given(clusters())
-def test_below_half_each_node_is_proven_or_condemned_as_it_is(
+def test_below_half_each_node_is_proven_or_faulty_as_it_is(
     cluster: tuple[list[str], frozenset[str]],
 ) -> None:
     nodes, broken = cluster
     found = verdicts(nodes, held(nodes, broken))
     if 2 * len(broken) < len(nodes):
         assert found == {
-            node: Verdict.CONDEMNED if node in broken else Verdict.PROVEN for node in nodes
+            node: Verdict.FAULTY if node in broken else Verdict.PROVEN for node in nodes
         }
 
 
@@ -76,7 +76,7 @@ def test_however_many_are_broken_no_verdict_is_wrong(
     for node, verdict in found.items():
         assert verdict in (
             Verdict.UNKNOWN,
-            Verdict.CONDEMNED if node in broken else Verdict.PROVEN,
+            Verdict.FAULTY if node in broken else Verdict.PROVEN,
         )
     assert len(set(found.values()) - {Verdict.UNKNOWN}) == 0 or Verdict.PROVEN in found.values()
 
@@ -96,7 +96,7 @@ def test_a_node_that_cannot_run_the_check_is_unknown_and_hides_nobody(
     found = verdicts(nodes, held(nodes, broken, unable=unable))
     assert all(found[node] is Verdict.UNKNOWN for node in unable)
     for node in set(nodes) - unable:
-        assert found[node] is not (Verdict.PROVEN if node in broken else Verdict.CONDEMNED)
+        assert found[node] is not (Verdict.PROVEN if node in broken else Verdict.FAULTY)
 
 
 @given(st.integers(6, 40), st.data())
@@ -139,10 +139,10 @@ def test_the_articles_six_nodes_are_paired_as_it_says() -> None:
     second = [trial.members for trial in trials if trial.round == 2]
     assert second == [("5", "1"), ("6", "2")]
     assert max(trial.round for trial in trials) == 2
-    assert verdicts(nodes, trials)["6"] is Verdict.CONDEMNED
+    assert verdicts(nodes, trials)["6"] is Verdict.FAULTY
 
 
-def test_of_two_nodes_that_fail_together_neither_is_condemned() -> None:
+def test_of_two_nodes_that_fail_together_neither_is_faulty() -> None:
     trials = held(["a", "b"], broken={"b"})
     assert len(trials) == 1
     assert set(verdicts(["a", "b"], trials).values()) == {Verdict.UNKNOWN}
@@ -151,7 +151,7 @@ def test_of_two_nodes_that_fail_together_neither_is_condemned() -> None:
 def test_one_broken_node_of_three_is_found() -> None:
     for broken in "abc":
         found = verdicts("abc", held(list("abc"), broken={broken}))
-        assert [node for node in "abc" if found[node] is Verdict.CONDEMNED] == [broken]
+        assert [node for node in "abc" if found[node] is Verdict.FAULTY] == [broken]
 
 
 def test_where_all_are_broken_the_search_ends_without_a_verdict() -> None:
@@ -161,7 +161,7 @@ def test_where_all_are_broken_the_search_ends_without_a_verdict() -> None:
     assert set(verdicts(nodes, trials).values()) == {Verdict.UNKNOWN}
 
 
-def test_a_broken_way_between_two_sound_nodes_condemns_neither() -> None:
+def test_a_broken_way_between_two_sound_nodes_makes_neither_faulty() -> None:
     nodes = names(6)
     trials: list[Trial] = []
     for number in range(1, 10):
@@ -175,7 +175,7 @@ def test_of_1024_nodes_460_broken_ones_are_found_in_a_few_rounds() -> None:
     broken = frozenset(random.Random(0).sample(nodes, 460))
     trials = held(nodes, broken)
     found = verdicts(nodes, trials)
-    assert {node for node in nodes if found[node] is Verdict.CONDEMNED} == broken
+    assert {node for node in nodes if found[node] is Verdict.FAULTY} == broken
     assert Verdict.UNKNOWN not in found.values()
     assert max(trial.round for trial in trials) <= 5
 

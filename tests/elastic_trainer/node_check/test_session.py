@@ -1,4 +1,4 @@
-"""Whatever agents do, however long they take: a check ends, and condemns nobody that is sound."""
+"""Whatever agents do, however long they take: a check ends, and calls no sound node faulty."""
 
 from __future__ import annotations
 
@@ -93,24 +93,24 @@ def some_agents(draw: st.DrawFn, kinds: str) -> dict[str, Agent]:
 
 
 @given(some_agents("sound sound sound crashes hangs"))
-def test_below_half_all_that_crash_or_hang_are_condemned_and_no_other(
+def test_below_half_all_that_crash_or_hang_are_faulty_and_no_other(
     agents: dict[str, Agent],
 ) -> None:
     session = hold(agents)
     broken = {one.presence.node for one in agents.values() if one.kind != "sound"}
-    condemned = set(session.condemned())
-    assert condemned <= broken
+    faulty = set(session.faulty())
+    assert faulty <= broken
     if 2 * len(broken) < len(agents):
-        assert condemned == broken
+        assert faulty == broken
 
 
 @given(some_agents("sound crashes hangs leaves unable"))
-def test_a_check_ends_whoever_leaves_and_condemns_only_the_broken(
+def test_a_check_ends_whoever_leaves_and_finds_only_the_broken_faulty(
     agents: dict[str, Agent],
 ) -> None:
     session = hold(agents)
     sound = {o.presence.node for o in agents.values() if o.kind in ("sound", "unable")}
-    assert not sound & set(session.condemned())
+    assert not sound & set(session.faulty())
     if any(one.kind != "leaves" for one in agents.values()):
         assert session.over
         told = session.as_json()
@@ -145,14 +145,14 @@ def test_one_node_alone_goes_on_without_a_verdict() -> None:
     assert order == Over("unknown", "there is no pair")
 
 
-def test_a_condemned_node_is_told_with_those_that_witness_it() -> None:
+def test_a_faulty_node_is_told_with_those_that_witness_it() -> None:
     agents = {
         f"agent-{i}": Agent(
             Presence(f"agent-{i}", f"node-{i}", i, "h", 1), "crashes" if i == 3 else "sound", 0, 1
         )
         for i in range(6)
     }
-    assert hold(agents).condemned() == {
+    assert hold(agents).faulty() == {
         "node-3": "worker 3 failed the node check beside workers 1 and 2, which are sound: SIGABRT"
     }
 
@@ -236,5 +236,5 @@ def test_devices_that_hang_between_rounds_are_found_while_the_round_waits(
         for i, kind in enumerate(kinds)
     }
     session = hold(agents, LIMITS.between_rounds(RECHECK_SECONDS))
-    assert set(session.condemned()) == {f"node-{i}" for i in range(sound, sound + hangs)}
+    assert set(session.faulty()) == {f"node-{i}" for i in range(sound, sound + hangs)}
     assert session.seconds < RECHECK_SECONDS

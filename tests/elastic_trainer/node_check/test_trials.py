@@ -64,13 +64,13 @@ def test_two_sound_nodes_are_proven() -> None:
     assert status["over"]
 
 
-def test_of_sixteen_nodes_those_that_crash_or_compute_wrongly_are_condemned() -> None:
+def test_of_sixteen_nodes_those_that_crash_or_compute_wrongly_are_faulty() -> None:
     told, status = check(16, "3=crash", "4=wrong", "9=crash")
     broken = {"3", "4", "9"}
     for index in map(str, range(16)):
-        assert told[index][0] == ("condemned" if index in broken else "proven"), told[index]
+        assert told[index][0] == ("faulty" if index in broken else "proven"), told[index]
     assert "multiplied matrices wrongly" in told["4"][1]
-    assert [node["node"] for node in status["nodes"] if node["verdict"] == "condemned"] == [
+    assert [node["node"] for node in status["nodes"] if node["verdict"] == "faulty"] == [
         "node-3",
         "node-4",
         "node-9",

@@ -8,11 +8,11 @@ from random import Random
 
 from elastic_trainer.coordinator.model import Gone, Tick
 from elastic_trainer.protocol.message import Electorate, Heartbeat, Member
+from elastic_trainer.succession.agent_status import AgentStatus, Found
 from elastic_trainer.succession.ballot import Ballot
 from elastic_trainer.succession.candidacy import Count
 from elastic_trainer.succession.electorate import TERMS_OF_A_HOST, missing, voters
 from elastic_trainer.succession.follower import Follower
-from elastic_trainer.succession.standing import Found, Standing
 
 from tests.elastic_trainer.succession.world import Agent, Coordinator, World
 
@@ -107,15 +107,15 @@ class Calm:
         follower = self.followers[name]
         asked = follower.asks
         found = self._look(agent, asked.agent) if asked is not None else None
-        if found is not None and found.standing is not None:
-            follower = follower.hears_of(found.standing, self.now)
+        if found is not None and found.status is not None:
+            follower = follower.hears_of(found.status, self.now)
         if follower.led == self.followers[name].led:
             follower = follower.judges(found, self.now)
         self._set(agent, follower)
         for other in self._living():
             if other is not agent:
-                standing = self._standing(other)
-                self._set(agent, self.followers[name].hears_of(standing, self.now))
+                status = self._status(other)
+                self._set(agent, self.followers[name].hears_of(status, self.now))
         self._begin_anew_if_alone(agent)
         follower = self.followers[name].takes_turn(self.now, self.random.uniform(0, 0.1))
         self._set(agent, follower)
@@ -136,8 +136,8 @@ class Calm:
     def _others_may_train(self, agent: Agent) -> bool:
         """Tell what agents answer: some know of a round, and have lost its coordinator."""
         others = (one for one in self._living() if one is not agent)
-        standings = [self._standing(one) for one in others]
-        return any(one.round and not one.heard for one in standings)
+        statuses = [self._status(one) for one in others]
+        return any(one.round and not one.heard for one in statuses)
 
     def _others_know(self, agent: Agent) -> bool:
         others = (one for one in self._living() if one is not agent)
@@ -205,14 +205,14 @@ class Calm:
 
     # ---- what agents ask one another
 
-    def _standing(self, agent: Agent) -> Standing:
+    def _status(self, agent: Agent) -> AgentStatus:
         hosts = self._coordinator(agent.name) is not None
-        return self.followers[agent.name].standing("", hosts=hosts, heard=agent.stream is not None)
+        return self.followers[agent.name].status("", hosts=hosts, heard=agent.stream is not None)
 
     def _look(self, agent: Agent, other: str) -> Found:
         found = self.world.agents[other]
         if found.alive:
-            return Found(self._standing(found))
+            return Found(self._status(found))
         return Found(gone=self._may_prove(agent, found))
 
     def _may_prove(self, agent: Agent, dead: Agent) -> bool:

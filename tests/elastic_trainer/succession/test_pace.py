@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import accumulate
 
 import pytest
+from elastic_trainer.succession.agent_status import AgentStatus, Found
 from elastic_trainer.succession.pace import LONGEST_SECONDS, next_wait
-from elastic_trainer.succession.standing import Found, Standing
 
-BEGINS = Standing("job", "a", 1000, "h:1", hosts=True, heard=False)
-SERVES = Standing("job", "a", 1000, "h:1", hosts=True, heard=True)
-FOLLOWS = Standing("job", "a", 1000, "h:1", hosts=False, heard=False)
+BEGINS = AgentStatus("job", "a", 1000, "h:1", hosts=True, heard=False)
+SERVES = AgentStatus("job", "a", 1000, "h:1", hosts=True, heard=True)
+FOLLOWS = AgentStatus("job", "a", 1000, "h:1", hosts=False, heard=False)
 
 
 @pytest.mark.parametrize("found", [Found(closed=True), Found(BEGINS)])

@@ -14,23 +14,23 @@ from elastic_trainer.agent.agreement import as_the_others
 from elastic_trainer.agent.host_search import HostSearch
 from elastic_trainer.agent.succession_service import Requests, SuccessionService
 from elastic_trainer.protocol.message import Member
+from elastic_trainer.succession.agent_status import AgentStatus, EndedPods, Found
 from elastic_trainer.succession.ballot import Ballot, Vote
 from elastic_trainer.succession.service import GONE_PATH, GoneError, announce, ask, ask_vote, look
-from elastic_trainer.succession.standing import EndedPods, Found, Standing
 
 from benchmarks.endpoint import free_endpoint
 from tests.elastic_trainer.agent.identity import alone
 
 BALLOT = Ballot(1000, "c", "127.0.0.1:7", 0, 3)
-TOLD = Standing("test", "a", 1000, "127.0.0.1:7", hosts=False, heard=True, round=3)
+TOLD = AgentStatus("test", "a", 1000, "127.0.0.1:7", hosts=False, heard=True, round=3)
 
 
 class Agent:
     """An agent that keeps what it is told, and answers."""
 
-    def __init__(self, told: Standing = TOLD) -> None:
+    def __init__(self, told: AgentStatus = TOLD) -> None:
         self.told = told
-        self.heard: list[Standing] = []
+        self.heard: list[AgentStatus] = []
         self.gone: list[EndedPods] = []
         requests = Requests(
             lambda: self.told,
@@ -143,7 +143,7 @@ async def test_a_connection_that_ends_without_an_answer_tells_of_a_process_that_
     ],
 )
 async def test_a_new_worker_0_learns_whether_others_may_be_training(
-    told: Standing, others_may_train: bool
+    told: AgentStatus, others_may_train: bool
 ) -> None:
     search = HostSearch(replace(alone(7, 30.0), agent="itself"), random.Random(1))
     places = [("127.0.0.1", free_endpoint())]
@@ -161,7 +161,9 @@ async def test_a_new_worker_0_learns_whether_others_may_be_training(
         (replace(TOLD, agent="itself"), False),
     ],
 )
-async def test_who_leaves_learns_whether_others_stay(told: Standing, others_may_stay: bool) -> None:
+async def test_who_leaves_learns_whether_others_stay(
+    told: AgentStatus, others_may_stay: bool
+) -> None:
     search = HostSearch(replace(alone(7, 30.0), agent="itself"), random.Random(1))
     async with serving(Agent(told)) as agent:
         places = [("127.0.0.1", free_endpoint()), ("127.0.0.1", agent.service.port)]

@@ -9,9 +9,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from elastic_trainer.identity import Identity
+from elastic_trainer.succession.agent_status import AgentStatus
 from elastic_trainer.succession.peers import Place
-from elastic_trainer.succession.service import HOST_PATH, ask, read_standing
-from elastic_trainer.succession.standing import Standing
+from elastic_trainer.succession.service import HOST_PATH, ask, read_status
 
 SECONDS = 0.5
 """For the answers."""
@@ -23,25 +23,25 @@ MOST = 8
 class Answers:
     """The result of a search."""
 
-    standings: tuple[Standing, ...] = ()
+    statuses: tuple[AgentStatus, ...] = ()
     silent: bool = False
     """Somebody may be there, and gave no answer."""
 
     @property
     def others_know(self) -> bool:
         """Return whether somebody may know of a round: an agent that does, or gave no answer."""
-        return self.silent or any(one.round for one in self.standings)
+        return self.silent or any(one.round for one in self.statuses)
 
     @property
     def others_may_stay(self) -> bool:
         """Return whether there may be somebody who takes part in further rounds."""
-        return self.silent or any(one.stays for one in self.standings)
+        return self.silent or any(one.stays for one in self.statuses)
 
     @property
     def others_may_train(self) -> bool:
         """Return whether there may be a round without this agent's knowledge: somebody is silent,
         or knows of one and has lost its coordinator."""
-        lost = any(one.round and not one.heard for one in self.standings)
+        lost = any(one.round and not one.heard for one in self.statuses)
         return self.silent or lost
 
 
@@ -60,21 +60,23 @@ class HostSearch:
         """Return the answers of some of those at `places`."""
         asked = self._chance.sample(sorted(places), min(MOST, len(places)))
         found = await asyncio.gather(*(self._ask(place) for place in asked))
-        standings = tuple(
-            one for one in found if isinstance(one, Standing) and one.agent != self._identity.agent
+        statuses = tuple(
+            one
+            for one in found
+            if isinstance(one, AgentStatus) and one.agent != self._identity.agent
         )
-        return Answers(standings, silent=any(one is _SILENT for one in found))
+        return Answers(statuses, silent=any(one is _SILENT for one in found))
 
-    async def _ask(self, place: Place) -> Standing | object | None:
+    async def _ask(self, place: Place) -> AgentStatus | object | None:
         """Return a standing, `_SILENT`, or None where there is nobody of this job."""
         try:
             body = await ask(*place, "GET", HOST_PATH, None, self._identity.token, SECONDS)
-            standing = read_standing(body)
+            status = read_status(body)
         except (ConnectionRefusedError, socket.gaierror, ValueError):
             return None
         except (OSError, TimeoutError, EOFError):
             return _SILENT
-        return standing if standing.job == self._identity.job else None
+        return status if status.job == self._identity.job else None
 
 
 _SILENT = object()

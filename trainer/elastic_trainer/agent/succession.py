@@ -28,6 +28,7 @@ from elastic_trainer.protocol.message import (
     Round,
     Taken,
 )
+from elastic_trainer.succession.agent_status import AgentStatus, EndedPods, read_address
 from elastic_trainer.succession.ballot import Ballot, Vote
 from elastic_trainer.succession.candidacy import JITTER_SECONDS, Count
 from elastic_trainer.succession.electorate import electorate_of, voters
@@ -35,7 +36,6 @@ from elastic_trainer.succession.follower import RETRY_SECONDS, Follower
 from elastic_trainer.succession.pace import LONGEST_SECONDS, next_wait
 from elastic_trainer.succession.peers import PORT_OFFSET, Place
 from elastic_trainer.succession.service import GoneError, announce, ask_vote, look
-from elastic_trainer.succession.standing import EndedPods, Standing, read_address
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Succession:
             heard_at=time.monotonic(),
         )
         self._service = SuccessionService(
-            identity, Requests(self._standing, self._vote, self._hear_of, self._hear_of_gone)
+            identity, Requests(self._status, self._vote, self._hear_of, self._hear_of_gone)
         )
         self._search = HostSearch(identity, self._random)
         self._began = time.monotonic()
@@ -182,10 +182,10 @@ class Succession:
         await self._service.serve()
         self._began = time.monotonic()
 
-    def _standing(self) -> Standing:
+    def _status(self) -> AgentStatus:
         hosts = self._hosted is not None or self._stands or self.hosts_by_right
         heard = self._hooks.connected()
-        own = self._follower.standing(self._identity.job, hosts=hosts, heard=heard)
+        own = self._follower.status(self._identity.job, hosts=hosts, heard=heard)
         return replace(own, stays=self._hooks.stays())
 
     def _vote(self, ballot: Ballot) -> Vote:
@@ -198,7 +198,7 @@ class Succession:
         self._follower = self._follower.hears_of_gone(ended)
         self._wake.set()
 
-    def _hear_of(self, other: Standing) -> None:
+    def _hear_of(self, other: AgentStatus) -> None:
         if other.job != self._identity.job:
             return
         after = self._follower.hears_of(other, time.monotonic())
@@ -265,14 +265,14 @@ class Succession:
             ended = self._ended_by_host
             found = await look(asked, self._identity.token, patience, ended=ended)
             self._look_wait = next_wait(found, waited)
-            if found.standing is not None:
-                self._hear_of(found.standing)
-                self._dial_at_once_if_it_serves(found.standing)
+            if found.status is not None:
+                self._hear_of(found.status)
+                self._dial_at_once_if_it_serves(found.status)
         after = self._follower
         if after.host is before.host and after.heard_at <= before.heard_at:
             self._follower = after.judges(found, time.monotonic())
 
-    def _dial_at_once_if_it_serves(self, host: Standing) -> None:
+    def _dial_at_once_if_it_serves(self, host: AgentStatus) -> None:
         """Tries its coordinator anew without a wait: one that was elected just now begins to serve
         soon after its voters' first try."""
         serves = self._follower.is_served_by(host)
@@ -285,7 +285,7 @@ class Succession:
         identity = self._identity
         with contextlib.suppress(OSError, ValueError, TimeoutError, EOFError):
             place = identity.host, identity.port + PORT_OFFSET
-            await announce(*place, self._standing(), identity.token)
+            await announce(*place, self._status(), identity.token)
 
     async def _seek(self) -> Answers:
         """Asks other agents where the coordinator is; returns what they said."""
@@ -296,8 +296,8 @@ class Succession:
             places.add((identity.host, identity.port + PORT_OFFSET))
         places.discard((self._hooks.address(), self.port))
         answers = await self._search.ask(places)
-        for standing in answers.standings:
-            self._hear_of(standing)
+        for status in answers.statuses:
+            self._hear_of(status)
         self._others_may_train = answers.others_may_train
         return answers
 
@@ -323,7 +323,7 @@ class Succession:
         known = self.electorate
         return list(voters(known).values()) if known is not None else []
 
-    # ---- standing, hosting
+    # ---- status, hosting
 
     async def _stand_in_turn(self) -> None:
         now = time.monotonic()

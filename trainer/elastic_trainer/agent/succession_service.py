@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from elastic_trainer.identity import Identity
 from elastic_trainer.metrics.http import Answer, Request, json_answer, misdirected, serve_http
 from elastic_trainer.protocol.auth import HEADER, check_token, is_loopback
+from elastic_trainer.succession.agent_status import AgentStatus, EndedPods
 from elastic_trainer.succession.ballot import Ballot, Vote
 from elastic_trainer.succession.peers import PORT_OFFSET
 from elastic_trainer.succession.service import (
@@ -18,9 +19,8 @@ from elastic_trainer.succession.service import (
     VOTE_PATH,
     read_ballot,
     read_gone,
-    read_standing,
+    read_status,
 )
-from elastic_trainer.succession.standing import EndedPods, Standing
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 class Requests:
     """The side that answers the service's requests."""
 
-    standing: Callable[[], Standing]
+    status: Callable[[], AgentStatus]
     vote: Callable[[Ballot], Vote]
-    hear_of: Callable[[Standing], None]
+    hear_of: Callable[[AgentStatus], None]
     hear_of_gone: Callable[[EndedPods], None]
 
 
@@ -78,10 +78,10 @@ class SuccessionService:
             if request.path == GONE_PATH:
                 self._requests.hear_of_gone(read_gone(request.body))
             elif request.method == "PUT":
-                self._requests.hear_of(read_standing(request.body))
+                self._requests.hear_of(read_status(request.body))
         except ValueError as error:
             return json_answer("400 Bad Request", {"error": str(error)})
-        return json_answer("200 OK", vars(self._requests.standing()))
+        return json_answer("200 OK", vars(self._requests.status()))
 
     def _vote(self, voter: str, ballot: Ballot) -> Answer:
         if voter != self._identity.agent:

@@ -342,7 +342,7 @@ class NewRange:
 
 
 @dataclass(frozen=True)
-class Condemned:
+class FaultyNodes:
     """A node check has found nodes broken: by name, why."""
 
     nodes: Mapping[str, str]
@@ -362,7 +362,7 @@ class Gone:
     agents: frozenset[str]
 
 
-Event = Received | Lost | Tick | NewRange | Condemned | Checking | Gone
+Event = Received | Lost | Tick | NewRange | FaultyNodes | Checking | Gone
 
 
 @dataclass(frozen=True)

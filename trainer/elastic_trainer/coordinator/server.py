@@ -21,8 +21,8 @@ from elastic_trainer.coordinator.goodput import Ledger
 from elastic_trainer.coordinator.lease_server import LeaseService
 from elastic_trainer.coordinator.model import (
     Checking,
-    Condemned,
     Event,
+    FaultyNodes,
     Gone,
     Lost,
     Phase,
@@ -282,7 +282,7 @@ class CoordinatorServer:
         told = self._check.as_json()
         if self._check.over and not was_over and told is not None:
             log.info("%s: node check: %s", self.job, summary(told))
-            self._apply(Condemned(self._check.condemned()))
+            self._apply(FaultyNodes(self._check.faulty()))
         return json_answer("200 OK", encode_order(order))
 
     def _takes_part(self, agent: str) -> bool:

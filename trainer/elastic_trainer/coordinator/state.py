@@ -16,10 +16,10 @@ from elastic_trainer.coordinator.leavers import waits_for_round
 from elastic_trainer.coordinator.load import hear_load
 from elastic_trainer.coordinator.model import (
     Checking,
-    Condemned,
     Drop,
     Effect,
     Event,
+    FaultyNodes,
     Gone,
     Lost,
     NewRange,
@@ -97,7 +97,7 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
         low, high = event.min_nodes, event.max_nodes
         settings = replace(state.settings, min_nodes=low, max_nodes=high)
         draft.state = replace(state, settings=settings)
-    elif isinstance(event, Condemned):
+    elif isinstance(event, FaultyNodes):
         for node, reason in event.nodes.items():
             if draft.enough_without(node):  # rather with a broken node than not at all
                 draft.exclude(node, reason)

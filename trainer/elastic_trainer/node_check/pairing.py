@@ -2,7 +2,7 @@
 
 The first two rounds are those of DLRover's article: neighbours meet; members of groups that failed
 meet nodes of groups that passed. Where these two leave a doubt, further ones follow, until each
-node is proven or condemned. Below half of the nodes broken that end is always reached: some group
+node is proven or faulty. Below half of the nodes broken that end is always reached: some group
 is sound within `SEARCH_ROUNDS`, and each round after it settles as many nodes as are proven.
 """
 
@@ -31,7 +31,7 @@ def next_groups(nodes: Sequence[str], trials: Sequence[Trial]) -> tuple[Group, .
         return _neighbours(nodes)
     evidence = Evidence.of(trials)
     able = [node for node in nodes if node not in evidence.unable]
-    suspects = [n for n in able if n not in evidence.proven and n not in evidence.condemned]
+    suspects = [n for n in able if n not in evidence.proven and n not in evidence.faulty]
     proven = [node for node in able if node in evidence.proven]
     if not proven and max(trial.round for trial in trials) >= SEARCH_ROUNDS:
         return ()

@@ -154,11 +154,11 @@ class Session:
             self.over = reason
             self.seconds = now - self._began if self._round else 0.0
 
-    def condemned(self) -> dict[str, str]:
+    def faulty(self) -> dict[str, str]:
         """Return the nodes to keep out, and why."""
         found = {}
         evidence = self._judged.evidence
-        for agent in sorted(evidence.condemned, key=self._order):
+        for agent in sorted(evidence.faulty, key=self._order):
             known = self._known[agent]
             found[known.node] = f"worker {known.pod_index} {self._reason(agent, evidence)}"
         return found
@@ -310,7 +310,7 @@ class Session:
         evidence = self._judged.evidence
         found = evidence.verdict(agent)
         reason = self.over
-        if found is Verdict.CONDEMNED:
+        if found is Verdict.FAULTY:
             reason = self._reason(agent, evidence)
         elif agent in self._judged.slow:
             reason = f"slower than {verdict.SLOW:g} times a quick node, twice"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 WITNESSES = 2
-"""Trials beside proven nodes that a node must fail before it is condemned: one may have failed for
+"""Trials beside proven nodes that a node must fail to be called faulty: one may have failed for
 the other's sake after all, or for the way between the two."""
 SLOW = 2.0
 """Times what a quick node takes: a node that takes longer, twice and in other company, is a
@@ -23,7 +23,7 @@ nodes of 10 are slow, most wait for a slow one in their first trial."""
 
 class Verdict(Enum):
     PROVEN = "proven"
-    CONDEMNED = "condemned"
+    FAULTY = "faulty"
     UNKNOWN = "unknown"
 
 
@@ -46,7 +46,7 @@ class Evidence:
     """The trials so far, by node."""
 
     proven: frozenset[str]
-    condemned: frozenset[str]
+    faulty: frozenset[str]
     unable: frozenset[str]
     met: Mapping[str, Set[str]]
     """By node, those that it was alone with in a trial."""
@@ -84,7 +84,7 @@ class Evidence:
     def verdict(self, node: str) -> Verdict:
         if node in self.proven:
             return Verdict.PROVEN
-        return Verdict.CONDEMNED if node in self.condemned else Verdict.UNKNOWN
+        return Verdict.FAULTY if node in self.faulty else Verdict.UNKNOWN
 
 
 def _slow(trials: Iterable[Trial]) -> dict[str, int]:
@@ -114,7 +114,7 @@ def verdicts(nodes: Iterable[str], trials: Sequence[Trial]) -> dict[str, Verdict
     """Return what is known of each node.
 
     Under two assumptions, that a trial with a broken member fails and that others pass, no sound
-    node is ever condemned and no broken one proven.
+    node is ever called faulty and no broken one proven.
     """
     evidence = Evidence.of(trials)
     return {node: evidence.verdict(node) for node in nodes}

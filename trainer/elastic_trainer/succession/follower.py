@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 
 from elastic_trainer.protocol.message import Electorate, Heartbeat, Member
 from elastic_trainer.protocol.pace import silence
+from elastic_trainer.succession.agent_status import AgentStatus, EndedPods, Found
 from elastic_trainer.succession.ballot import Ballot, Vote, Voter, swear, take, vote
 from elastic_trainer.succession.candidacy import TURN_SECONDS, Count, turn
 from elastic_trainer.succession.electorate import TERMS_OF_A_HOST, missing, next_election, voters
-from elastic_trainer.succession.standing import EndedPods, Found, Standing
 
 PROBE_SHARE = 0.7
 """Part of the limit of silence, after which the host's agent is asked whether it is still there."""
@@ -83,7 +83,7 @@ class Follower:
         """Tell whether the host's agent is to be asked."""
         return not connected or now - self.heard_at >= PROBE_SHARE * self.limit
 
-    def is_served_by(self, host: Standing) -> bool:
+    def is_served_by(self, host: AgentStatus) -> bool:
         """Tell whether the coordinator that it follows serves already, as its host's agent says."""
         return host.hosts and host.heard and host.address == self.address
 
@@ -105,7 +105,7 @@ class Follower:
         assert voter.electorate is not None
         return replace(self, voter=voter, gone=self.gone & voters(voter.electorate).keys())
 
-    def hears_of(self, other: Standing, now: float) -> Follower:
+    def hears_of(self, other: AgentStatus, now: float) -> Follower:
         """Return it after another agent told of itself.
 
         An agent that knows no round, and hears no coordinator, only repeats what it was told.
@@ -175,9 +175,9 @@ class Follower:
         else:
             if found.gone:
                 gone |= {host.agent}
-            ended = found.gone or (found.standing is not None and not found.standing.hosts)
-            silent = found.standing is None and silence >= self.limit
-        unheard = found is not None and found.standing is None
+            ended = found.gone or (found.status is not None and not found.status.hosts)
+            silent = found.status is None and silence >= self.limit
+        unheard = found is not None and found.status is None
         after = replace(self, gone=gone, host_silent=unheard)
         if not (ended or silent):
             return replace(after, lost_since=None)
@@ -277,12 +277,12 @@ class Follower:
         kept = "" if self.address == address else self.address
         return replace(self, voter=swear(self.voter, deposed), address=kept)
 
-    def standing(self, job: str, *, hosts: bool, heard: bool) -> Standing:
+    def status(self, job: str, *, hosts: bool, heard: bool) -> AgentStatus:
         """Return what it tells of itself."""
         known = self.voter.electorate
         number = known.round if known is not None else 0
         hosts = hosts or self.hosts_by_right
-        return Standing(job, self.agent, self.voter.sworn, self.address, hosts, heard, number)
+        return AgentStatus(job, self.agent, self.voter.sworn, self.address, hosts, heard, number)
 
 
 def _voters(known: Electorate | None) -> Mapping[str, Member]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_trainer.succession.standing import Found
+from elastic_trainer.succession.agent_status import Found
 
 FIRST_SECONDS = 0.005
 LONGEST_SECONDS = 0.05
@@ -19,7 +19,7 @@ def next_wait(found: Found | None, before: float) -> float:
         found: what came of the last question; None: nobody was asked.
         before: what this returned before that question.
     """
-    told = found.standing if found is not None else None
+    told = found.status if found is not None else None
     begins = told is not None and told.hosts and not told.heard
     ends = found is not None and found.closed
     if not (begins or ends):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from elastic_trainer.protocol.auth import HEADER
+from elastic_trainer.succession.agent_status import AgentStatus
 from elastic_trainer.succession.peers import Place
-from elastic_trainer.succession.service import ANSWER_BYTES, HOST_PATH, SECONDS, read_standing
-from elastic_trainer.succession.standing import Standing
+from elastic_trainer.succession.service import ANSWER_BYTES, HOST_PATH, SECONDS, read_status
 
 
 def find_coordinator(places: Sequence[Place], job: str, token: str) -> str | None:
@@ -40,12 +40,12 @@ def any_agent_answers(places: Sequence[Place], job: str, token: str) -> bool:
     return any(one is not None and one.job == job for one in answers)
 
 
-def _ask(place: Place, token: str) -> Standing | None:
+def _ask(place: Place, token: str) -> AgentStatus | None:
     connection = http.client.HTTPConnection(*place, timeout=SECONDS)
     try:
         connection.request("GET", HOST_PATH, headers={HEADER: token})
         answer = connection.getresponse()
-        return read_standing(answer.read(ANSWER_BYTES)) if answer.status == 200 else None
+        return read_status(answer.read(ANSWER_BYTES)) if answer.status == 200 else None
     except (OSError, http.client.HTTPException, ValueError):
         return None
     finally:

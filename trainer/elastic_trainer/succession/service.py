@@ -9,8 +9,8 @@ from typing import Any
 
 from elastic_trainer.protocol.auth import HEADER
 from elastic_trainer.protocol.message import Member
+from elastic_trainer.succession.agent_status import AgentStatus, EndedPods, Found
 from elastic_trainer.succession.ballot import Ballot, Vote
-from elastic_trainer.succession.standing import EndedPods, Found, Standing
 
 HOST_PATH = "/host"
 VOTE_PATH = "/vote"
@@ -33,7 +33,7 @@ async def look(member: Member, token: str, seconds: float = SECONDS, *, ended: b
     """
     try:
         body = await ask(member.address, member.port, "GET", HOST_PATH, None, token, seconds)
-        standing = read_standing(body)
+        status = read_status(body)
     except GoneError:
         return Found(gone=True)
     except ConnectionRefusedError:
@@ -42,7 +42,7 @@ async def look(member: Member, token: str, seconds: float = SECONDS, *, ended: b
         return Found(closed=True)
     except (OSError, ValueError, TimeoutError):
         return Found()
-    return Found(standing) if standing.agent == member.agent else Found(gone=True)
+    return Found(status) if status.agent == member.agent else Found(gone=True)
 
 
 async def ask_vote(
@@ -70,10 +70,10 @@ async def ask_vote(
 
 
 async def announce(
-    host: str, port: int, standing: Standing, token: str, seconds: float = SECONDS
+    host: str, port: int, status: AgentStatus, token: str, seconds: float = SECONDS
 ) -> None:
     """Tell whoever listens at an address where the coordinator is. Raises OSError, TimeoutError."""
-    told = dataclasses.asdict(standing)
+    told = dataclasses.asdict(status)
     await ask(host, port, "PUT", HOST_PATH, told, token, seconds)
 
 
@@ -115,11 +115,11 @@ async def ask(
     return answer
 
 
-def read_standing(body: bytes) -> Standing:
+def read_status(body: bytes) -> AgentStatus:
     """Raises ValueError for what is none."""
     told = _object(body)
     try:
-        return Standing(
+        return AgentStatus(
             job=str(told["job"]),
             agent=str(told["agent"]),
             term=int(told["term"]),
@@ -130,7 +130,7 @@ def read_standing(body: bytes) -> Standing:
             stays=bool(told.get("stays", True)),
         )
     except (KeyError, TypeError) as error:
-        raise ValueError(f"expected an agent's standing, found {told}") from error
+        raise ValueError(f"expected an agent's status, found {told}") from error
 
 
 def read_ballot(body: bytes) -> tuple[str, Ballot]:

@@ -8,7 +8,7 @@ from elastic_trainer.protocol.message import Member
 
 
 @dataclass(frozen=True)
-class Standing:
+class AgentStatus:
     """An agent's word of itself and the coordinator that it follows."""
 
     job: str
@@ -30,7 +30,7 @@ class Standing:
 class Found:
     """The answer to a question to a member."""
 
-    standing: Standing | None = None
+    status: AgentStatus | None = None
     gone: bool = False
     """Its process has ended: nobody listens, or another agent does."""
     closed: bool = False
@@ -38,7 +38,7 @@ class Found:
 
     @property
     def term(self) -> int:
-        return self.standing.term if self.standing is not None else 0
+        return self.status.term if self.status is not None else 0
 
 
 @dataclass(frozen=True)
