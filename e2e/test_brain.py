@@ -14,8 +14,8 @@ import yaml
 
 from e2e.stage import PATIENCE, Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
-from tests.brain.runs import amounts, load, run
 from tests.brain.test_program import brain, plans, served
+from tests.brain.world import amounts, load, run
 from volcano_elastic.api.pytorchjob_shape import BRAIN_ANNOTATION, USER_ANNOTATION
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.program import POD_METRICS

@@ -14,7 +14,7 @@ import yaml
 
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ROOT, ControlPlane
-from tests.adapters.jobs import JOBSET, TRAINJOB, jobset, pods_of, trainjob
+from tests.adapters.world import JOBSET, TRAINJOB, jobset, pods_of, trainjob
 from tests.operator.test_kueue import cluster_queue, local_queue, workload
 from volcano_elastic.adapters import kueue, other_job, resize
 from volcano_elastic.kube.client import ApiError, Client

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.jobs import JOB, JOBSET, TRAINJOB, indexed, job, jobset, made, trainjob
+from tests.adapters.world import JOB, JOBSET, TRAINJOB, indexed, job, jobset, made, trainjob
 from tests.pytorchjob.world import merged
 from volcano_elastic.adapters import resize
 from volcano_elastic.adapters.adapter import ADAPTERS, PART, Adapter

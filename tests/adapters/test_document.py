@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.adapters.jobs import JOB
+from tests.adapters.world import JOB
 from volcano_elastic.adapters import annotation
 from volcano_elastic.adapters.adapter import ADAPTERS
 from volcano_elastic.adapters.other_job import read

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.brain.runs import NOW, amounts, load, run
+from tests.brain.world import NOW, amounts, load, run
 from tests.operator.process import job
 from volcano_elastic.api.amount import Percent
 from volcano_elastic.api.brain_mode import BrainMode, mode_of

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.brain import postgres
-from tests.brain.runs import NOW, amounts, load, run
+from tests.brain.world import NOW, amounts, load, run
 from tests.examples import examples
 from volcano_elastic.api.amount import Bytes, Percent
 from volcano_elastic.brain.history.database import History

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.brain.runs import NOW, amounts, run
 from tests.brain.test_served_job import served
+from tests.brain.world import NOW, amounts, run
 from tests.examples import examples
 from volcano_elastic.brain import observation, served_job
 from volcano_elastic.brain.advice import advise, advise_running

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from embedded_cluster.readiness import free_port
-from tests.brain.runs import amounts, load, run
+from tests.brain.world import amounts, load, run
 from tests.embedded_cluster.apiserver.process import ApiServerProcess
 from tests.operator.process import install, job
 from tests.patience import eventually

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.brain.runs import amounts
+from tests.brain.world import amounts
 from volcano_elastic.brain.prometheus import PrometheusError, read, used
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.brain.runs import NOW, amounts
+from tests.brain.world import NOW, amounts
 from tests.operator.process import job
 from volcano_elastic.api.pytorchjob_shape import USER_ANNOTATION
 from volcano_elastic.brain.history.asking import Asking

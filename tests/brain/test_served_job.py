@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.brain.runs import NOW, amounts, run
+from tests.brain.world import NOW, amounts, run
 from tests.operator.process import job
 from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.pytorchjob_shape import CPU_LIMIT_ANNOTATION

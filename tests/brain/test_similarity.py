@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.brain.runs import run
+from tests.brain.world import run
 from volcano_elastic.brain.estimate.similarity import Similar
 from volcano_elastic.brain.history.run import Run
 from volcano_elastic.brain.past import Past, PastRun

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.adapters.jobs import JOB, made, pods_of
+from tests.adapters.world import JOB, made, pods_of
 from volcano_elastic.cli.explain import find
 from volcano_elastic.cli.observation import observe
 from volcano_elastic.kube.client import ApiError, Client, NotFound

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.adapters.jobs import JOB, indexed, pods_of
+from tests.adapters.world import JOB, indexed, pods_of
 from tests.operator.test_other_jobs import node as node_object
 from tests.queue_policy.world import NOW, OPEN, gpus, job, node, pod, pods, world
 from volcano_elastic.adapters.adapter import ADAPTERS

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.brain.runs import run as run_of_history
+from tests.brain.world import run as run_of_history
 from tests.documents.forked_commands import forked_commands
 from tests.embedded_cluster.process import ROOT, local_cluster
 from volcano_elastic.brain.history.database import History

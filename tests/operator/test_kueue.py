@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.adapters.jobs import GPU, JOB, JOBSET, POD_SPEC, job, made, pods_of
+from tests.adapters.world import GPU, JOB, JOBSET, POD_SPEC, job, made, pods_of
 from tests.operator.test_other_jobs import Server, node
 from volcano_elastic.adapters.adapter import ADAPTERS
 from volcano_elastic.kube.client import Client

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.adapters.jobs import GPU, JOB, JOBSET, TRAINJOB, job, jobset, made, pod, pods_of
+from tests.adapters.world import GPU, JOB, JOBSET, TRAINJOB, job, jobset, made, pod, pods_of
 from tests.pytorchjob.world import merged
 from volcano_elastic.adapters.adapter import ADAPTERS, Adapter
 from volcano_elastic.kube.client import ApiError, Client, Conflict
