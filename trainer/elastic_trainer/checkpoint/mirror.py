@@ -111,15 +111,17 @@ class Mirror:
             for work in sent:
                 work.wait()
         peers.gather(None)  # until here the state before may be all that is on two nodes
-        self._spare(slot, taken)
-        self.kept = self.spared = label.identity
+        self._spare(label.identity, slot, taken)
+        self.kept = label.identity
         return True
 
-    def _spare(self, own: Slot | None = None, taken: Slot | None = None) -> None:
+    def _spare(
+        self, identity: Identity = NOTHING, own: Slot | None = None, taken: Slot | None = None
+    ) -> None:
         """Spare this rank's part and the other's of the newest state on two nodes, if any is."""
         self._own.spared = frozenset([own] if own is not None else [])
         self._slots.spared = frozenset([taken] if taken is not None else [])
-        self.spared = NOTHING
+        self.spared = identity
 
     def found(self, identity: Identity) -> None:
         """Know, on all ranks, that a state was on two nodes when this world began."""
