@@ -79,7 +79,8 @@ class ServedJob(DemoJob):
 
 @dataclass(frozen=True, slots=True)
 class FullJob(ServedJob):
-    """With one parameter server, whose process alone has more memory than its pod may use."""
+    """With one parameter server, whose process alone has more memory than its pod asked for. (With
+    a limit it might be killed: a fork's memory is what others don't share with it just then.)"""
 
     def manifest(self, out: Path) -> dict[str, Any]:
         manifest = ServedJob.manifest(self, out)
@@ -87,7 +88,7 @@ class FullJob(ServedJob):
         servers = manifest["spec"]["pytorchReplicaSpecs"]["PS"]
         servers["replicas"] = 1
         (container,) = servers["template"]["spec"]["containers"]
-        container["resources"]["limits"]["memory"] = "64Mi"
+        container["resources"]["requests"] = {"memory": "64Mi"}
         return manifest
 
 
