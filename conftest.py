@@ -82,12 +82,13 @@ def pytest_unconfigure() -> None:
 # begin with. All others that start processes share a worker with their file's.
 _GROUPS = {"embedded_cluster/conformance/": "conformance"}
 # A plain torchrun listens on all addresses of the machine at PyTorchJob's port, so that no other
-# test may run a job there meanwhile. It comes last, when few are left that do.
+# test may run a job there meanwhile. It comes when few are left that do, beside the last that start
+# no process.
 _ALONE = "e2e/test_sdk.py"
 # The fixture of tests/embedded_cluster/apiserver: one API server for a whole run.
 _PROCESS_FIXTURES = {"process"}
 # The part of the pure tests that runs between the others.
-_SPREAD = 0.8
+_SPREAD = 0.6
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -115,7 +116,8 @@ def _in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
 
     Files that start processes take up to minutes, mostly waiting; pure tests take moments of a
     whole core. So these are spread between those, for one to compute while others wait. Some of
-    them come last, so that no worker is left with a long file.
+    them come last, so that no worker is left with a long file, and others compute while one test
+    that wants no other job beside it waits.
     """
     files: dict[str, list[pytest.Item]] = {}
     pure: list[pytest.Item] = []
@@ -137,7 +139,8 @@ def _in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
     for file, end in zip(files.values(), ends, strict=True):
         taken += file + pure[begun:end]
         begun = end
-    return taken + pure[begun:] + alone
+    last = begun + (len(pure) - begun) // 3
+    return taken + pure[begun:last] + alone + pure[last:]
 
 
 @pytest.fixture(autouse=True)
