@@ -167,7 +167,7 @@ class Checkpointer:
         replicated = not self._split and self._held is not None and not self._held.sharded
         least = overlap_bytes(self._copier, os.environ) if overlaps and replicated else None
         self._unfollowed: tuple[Slot, Label] | tuple[None, None] | None = None
-        """What was saved of a sharded state, and is followed by no mirror yet."""
+        """The save of a sharded state that no mirror follows yet."""
         self._tried = 0
         """The step that was to be saved last."""
         self._narrow = False

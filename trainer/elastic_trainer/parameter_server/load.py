@@ -116,7 +116,7 @@ class Meter:
         self._updated: dict[str, int] = {}
         self._since, self._usage, self._steps = now, usage, 0
         self.last: ServerLoad | None = None
-        """What `load` returned last."""
+        """The load that `load` returned last."""
 
     def took(self, operation: str, rows: int, seconds: float) -> None:
         """Take in that a request was served."""
