@@ -40,10 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"node check: {error}", file=sys.stderr)
         return 2
-    # Forked while this process has no threads and no CUDA; where it has, processes start cold.
-    zygote = None if cuda_is_initialised() else Zygote.start(PRELOADED)
+    # Imports torch, which takes seconds of CPU: once, for this process and what is forked.
     from elastic_trainer.node_check.member import Member, launch_cold
 
+    # Forked while this process has no threads and no CUDA; where it has, processes start cold.
+    zygote = None if cuda_is_initialised() else Zygote.start(PRELOADED)
     warm = zygote is not None and zygote.wait_ready(options.timeout)
     member = Member.of_agent(
         identity,
