@@ -262,6 +262,39 @@ async def test_rows_that_come_to_a_copied_server_wait_for_no_moment_to_end() -> 
     assert holder is not None and rows(holder) == rows(source.holder)
 
 
+async def test_rows_that_came_back_are_kept_though_older_ones_are_dropped_meanwhile() -> None:
+    """The keeper may hear late, at any message of the next moment, that its rows are outdated."""
+
+    async def messages_of_a_moment(heard_at: int) -> int:
+        run = Run()
+        run.pushes = False
+        for _ in range(10):
+            run.push()
+        await run.copier.copy()
+        turns, taker = run.source.holder.turns[HALF].copy(), LocalServer("c:1")
+        assert await given_to(taker, run.source, HALF)
+        assert await given_to(run.source, taker, HALF)
+        run.push()
+        sent = 0
+
+        def told(event: str) -> None:
+            nonlocal sent
+            sent += event == "after Keep"
+            if event == "after Keep" and sent == heard_at:
+                run.keeper.backups.copies.drop(run.source.life, HALF, turns)
+
+        run.copier._stub = lambda _: Direct(run.keeper, told)
+        await run.copier.copy()
+        holder = await run.adopted(np.arange(BUCKETS))
+        assert holder is not None and rows(holder) == rows(run.source.holder)
+        return sent
+
+    count = await messages_of_a_moment(0)
+    assert count > 2
+    for heard_at in range(1, count + 1):
+        await messages_of_a_moment(heard_at)
+
+
 async def test_copy_at_a_new_keeper_follows_the_old_one_once_it_is_whole() -> None:
     run = Run()
     for _ in range(10):

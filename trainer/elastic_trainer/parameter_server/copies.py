@@ -84,9 +84,12 @@ class MemoryCopy(Copy):
     def _put(self, rows: Any, of: NDArray[np.bool_] | None) -> None:
         """Have these rows, or those of some buckets alone."""
         table, ids = self._holder.add_table(rows.table), unpack(rows.ids)
+        wanted = np.ones(len(ids), dtype=bool) if of is None else of[buckets(ids)]
+        if len(ids) and not wanted.any():
+            return
         entries = unpack_entries(rows.entries, table.settings)
-        if of is not None and not of[buckets(ids)].all():
-            ids, entries = ids[of[buckets(ids)]], entries.of_buckets(np.flatnonzero(of).tolist())
+        if of is not None and not wanted.all():
+            ids, entries = ids[wanted], entries.of_buckets(np.flatnonzero(of).tolist())
         table.replace(ids, entries)
 
     def _end_moment(self, moment: Any) -> None:
@@ -103,9 +106,12 @@ class MemoryCopy(Copy):
         hold_as_told(self._holder, moment, turns)
 
     def drop(self, given: Buckets) -> None:
-        given = given[self.held[given]]
-        self.held[given] = False
-        self._holder.drop_rows(given)
+        of = np.zeros(BUCKETS, dtype=bool)
+        of[given] = self.held[given]
+        self.held[of] = False
+        self._holder.drop_rows(np.flatnonzero(of))
+        for rows in self._waiting:  # of buckets that came back it is all that the next moment has
+            self._put(rows, of)
 
     def holder(self) -> Holder:
         return self._holder
