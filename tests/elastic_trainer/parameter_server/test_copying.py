@@ -22,7 +22,7 @@ from elastic_trainer.parameter_server.wire import pack, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
 from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct, LocalServer
-from tests.elastic_trainer.parameter_server.test_moving import given_to
+from tests.elastic_trainer.parameter_server.test_moving import given_to, nothing
 
 SETTINGS = TableSettings(
     "items", 4, Adagrad(lr=0.1), dtype=torch.float64, admit_after=2, evict_idle=7, evict_every=3
@@ -293,6 +293,16 @@ async def test_rows_that_came_back_are_kept_though_older_ones_are_dropped_meanwh
     assert count > 2
     for heard_at in range(1, count + 1):
         await messages_of_a_moment(heard_at)
+
+
+async def test_copy_has_the_steps_of_a_table_without_rows() -> None:
+    run = Run()
+    run.pushes = False
+    for sequence in range(1, 6):
+        assert run.source.holder.push("w", sequence, [nothing()], 0.0) is Verdict.DONE
+    await run.copier.copy()
+    holder = await run.adopted(np.arange(BUCKETS))
+    assert holder is not None and holder.tables["items"].step == 5
 
 
 async def test_copy_at_a_new_keeper_follows_the_old_one_once_it_is_whole() -> None:

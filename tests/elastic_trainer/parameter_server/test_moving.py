@@ -364,3 +364,18 @@ async def test_who_ends_takes_nothing() -> None:
     run.target.member.ended.set()
     assert not (await run.move(0))[0]
     run.check()
+
+
+async def test_steps_of_a_table_go_on_where_none_of_its_rows_came() -> None:
+    """Else its next rows there looked as if nobody had asked for them for long."""
+    run, taker = Run(), LocalServer("c:1")
+    for sequence in range(1, 6):
+        assert run.source.holder.push("w", sequence, [nothing()], 0.0) is Verdict.DONE
+    assert await given_to(taker, run.source, MOVED)
+    assert taker.holder.tables["items"].step == run.source.holder.tables["items"].step == 5
+
+
+def nothing() -> Gradients:
+    """Return what a worker sends to a holder that has none of a step's rows."""
+    none = np.empty(0, dtype=np.int64)
+    return Gradients("items", none, none, torch.empty(0, 4, dtype=torch.float64), 0.1)

@@ -131,8 +131,7 @@ def _whole(holder: Holder, giving: Giving, given: Buckets) -> Iterator[messages.
             if rows >= parts.PART_ROWS:
                 yield part
                 part, rows = messages.ReceiveRequest(table=part.table), 0
-        if rows:
-            yield part
+        yield part  # also of a table without rows, as its steps go on there
 
 
 async def _receive(order: Order, move: str, part: messages.ReceiveRequest) -> None:

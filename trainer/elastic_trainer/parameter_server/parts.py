@@ -48,10 +48,11 @@ def rows_of(holder: Holder, ids: IdsByTable) -> Iterator[dict[str, Any]]:
 
 def _cut(ids: Ids) -> list[Ids]:
     """Cut ids where a bucket ends, so that its rows come together and have room at once; large
-    buckets elsewhere, too."""
+    buckets elsewhere, too. Return one part at least: a table without rows has steps."""
     ends = np.append(np.flatnonzero(np.diff(buckets(ids))) + 1, len(ids))
-    parts, begin = [], 0
-    while begin < len(ids):
+    parts: list[Ids] = []
+    begin = 0
+    while not parts or begin < len(ids):
         end = int(ends[np.searchsorted(ends, min(begin + PART_ROWS, len(ids)))])
         if end > begin + LARGE_ROWS:
             end = begin + LARGE_ROWS

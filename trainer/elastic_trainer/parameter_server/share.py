@@ -94,7 +94,7 @@ class Share:
         table = self.holder.add_table(part.table)
         for one in part.whole:
             table.write_bucket(one.number, one.counts, one.parts)
-        if not part.whole:
+        if part.ids:
             table.replace(unpack(part.ids), unpack_entries(part.entries, table.settings))
         return True
 
