@@ -37,12 +37,14 @@ class Told:
         self.file = EpochFile(str(folder))
         self.director = Director(lambda _: None, self._order, self._adopt, self.file)
         self.moves: list[Move] = []
+        self.adoptions: list[Adoption] = []
 
     async def _order(self, move: Move, turn: int, epoch: str) -> bool:
         self.moves.append(move)
         return True
 
     async def _adopt(self, adoption: Adoption, turn: int, epoch: str) -> bool:
+        self.adoptions.append(adoption)
         return False
 
     def goes_on(self, seconds: float, *present: Server) -> None:
@@ -76,6 +78,24 @@ async def test_first_server_that_stood_still_takes_its_own_silence_for_nobody_el
 
     told.goes_on(LOST_SECONDS + 1, first)
     assert told.file.read().ended == ("life-1",), "the second one is silent while the first isn't"
+
+
+async def test_rows_of_a_new_epoch_go_on_from_a_copy_though_the_clock_was_put_back(
+    told: Told,
+) -> None:
+    """Their turns, which are of that clock, are not compared with those of superseded rows."""
+    late, early = (np.full(BUCKETS, turn) for turn in (9, 5))
+    first = server(0, range(BUCKETS), epoch="e", turns=late)
+    told.goes_on(5, first)
+    assert told.director.supersede()
+    epoch = told.director.epoch
+    second = server(1, range(512), epoch=epoch, turns=early)
+    copy = kept("life-1", range(512), np.full(512, 5))
+    first = server(0, range(512, BUCKETS), epoch=epoch, turns=early, copies=(copy,))
+    told.goes_on(5, first, second)
+    told.goes_on(LOST_SECONDS + 5, first)
+    await asyncio.sleep(0)
+    assert [one.kept.life for one in told.adoptions] == ["life-1"]
 
 
 class Busy:

@@ -168,6 +168,7 @@ class Director:
         self._file.write(noted)
         self._noted = noted
         self._ownerless_since, self._lost = None, ""
+        self._copied = NEVER_COPIED  # turns of rows that nobody goes on from
         return True
 
     def tick(self) -> None:
