@@ -140,6 +140,33 @@ def test_rows_go_back_to_what_was_saved_with_other_servers(
     worker.check()
 
 
+@pytest.mark.parametrize("change", ["load", "restart"])
+def test_worker_that_knows_other_tables_than_there_are_now_changes_nothing(
+    servers: Servers, tmp_path: Path, change: str
+) -> None:
+    """It does nothing meanwhile, so that it sees no server that is away."""
+    module, late = embedding(), embedding()
+    tables, of_late = (ServedTables([one], servers.first, patience=60) for one in (module, late))
+    for one, served in ((module, tables), (late, of_late)):
+        one(ALL[:8]).square().sum().backward()
+        served.step()
+    late(ALL[:8]).square().sum().backward()
+    if change == "load":
+        tables.load(tables.save(tmp_path / "tables"))
+    else:
+        servers.restart(servers.first)
+        servers.wait_for_shares(1)
+        tables.begin_anew()
+    with torch.no_grad():
+        before = module(ALL[:8])
+    with pytest.raises(ServerError, match="began anew"):
+        of_late.step()
+    with pytest.raises(ServerError, match="began anew"):
+        late(ALL[:8])
+    with torch.no_grad():
+        assert torch.equal(module(ALL[:8]), before)
+
+
 def test_push_that_is_sent_twice_counts_once_and_nonsense_is_refused(servers: Servers) -> None:
     worker = Worker(servers)
     worker.train(3)

@@ -452,7 +452,12 @@ class ServedTables:
         return [write_settings(one) for one in self._settings]
 
     def _described(self) -> messages.OpenRequest:
-        return messages.OpenRequest(worker=self.worker, tables=self._texts(), clock=self.clock)
+        return messages.OpenRequest(
+            worker=self.worker,
+            tables=self._texts(),
+            clock=self.clock,
+            epoch=self._servers.owners.epoch,
+        )
 
     def _opened(self, reply: messages.OpenReply) -> None:
         if not self.clock:

@@ -27,7 +27,7 @@ class Member:
         self.address, self.life = address, uuid.uuid4().hex[:16]
         self.stubs = Stubs(token)
         self.meter = Meter(time.monotonic(), usage())
-        self.service = Service(self.meter)
+        self.service = Service(self.meter, lambda: self.share.epoch)
         self.share = Share(self.service.holder)
         self.owners = messages.Owners()
         """The first server's last word."""

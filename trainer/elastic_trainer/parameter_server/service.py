@@ -39,18 +39,25 @@ class Service:
 
     Args:
         meter: counts what is served.
+        epoch: returns that of what is served; empty: nothing is.
     """
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, epoch: Callable[[], str]) -> None:
         self.holder = Holder()
         """The rows that are served."""
         self.leased_until = 0.0
         """By time.monotonic(): from then on all pulls and pushes are put off."""
-        self._meter = meter
+        self._meter, self._epoch = meter, epoch
         self._put_off = 0
 
     async def Open(self, request: Any, context: Any) -> Any:  # noqa: N802
         def opened() -> Any:
+            # Who trains on went on from other rows than there are now, and would not notice.
+            if request.epoch and self._epoch() not in ("", request.epoch):
+                raise ValueError(
+                    "the parameter servers began anew, without the rows that this worker has "
+                    "trained: start the workers anew, too"
+                )
             for text in request.tables:
                 self.holder.add_table(text)
             clock = self.holder.clocks.open(request.worker, request.clock, time.monotonic())

@@ -19,14 +19,16 @@ LATER: Verdict
 NOT_OPEN: Verdict
 
 class OpenRequest(_message.Message):
-    __slots__ = ("worker", "tables", "clock")
+    __slots__ = ("worker", "tables", "clock", "epoch")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     worker: str
     tables: _containers.RepeatedScalarFieldContainer[str]
     clock: int
-    def __init__(self, worker: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., clock: _Optional[int] = ...) -> None: ...
+    epoch: str
+    def __init__(self, worker: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., clock: _Optional[int] = ..., epoch: _Optional[str] = ...) -> None: ...
 
 class OpenReply(_message.Message):
     __slots__ = ("clock",)
