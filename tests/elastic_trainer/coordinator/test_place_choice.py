@@ -139,15 +139,26 @@ def test_what_was_told_before_a_round_counts_no_more_after_its_fence() -> None:
     assert job.members() == ["a0", "a1"] and not job.stepless
 
 
-def test_of_each_training_the_newest_parts_are_told() -> None:
-    def label(training: str, run: int, step: int) -> Label:
-        return Label(training, run, step, 0, 2, True, 0, 0, part=0, parts=2)
+def test_places_go_to_those_with_the_only_whole_state_however_many_newer_ones_there_are() -> None:
+    # Step 2 was mirrored; a node has joined, and one was lost, before anything newer was. The steps
+    # are those that nodes' memory held after such rounds of the sharded harness.
+    def labels(node: int) -> list[Label]:
+        mirrored = [_label(2, owner, 4) for owner in (node, (node - 1) % 4)]
+        return mirrored + [_label(step, node, 5) for step in (4, 7, 9, 10)]
 
-    # Of the newer ones' parts none may have come to a second node yet.
-    stale = [label("old", 50, step) for step in range(8, 13)]
-    told = held_parts([*stale, label("new", 3, 5), label("new", 3, 6), label("new", 3, 4)])
-    assert [part.step for part in told if part.run == 50] == [9, 10, 11, 12]
-    assert [part.step for part in told if part.run == 3] == [4, 5, 6]
+    agents = [
+        Agent(f"a{node}", node, "", 0.0, parts=held_parts(labels(node))) for node in (0, 1, 2)
+    ]
+    assert [agent.agent for agent in choose_places(agents, 2)] == ["a0", "a2"]
+
+
+def test_a_part_that_is_in_two_slots_is_told_once_and_a_replicated_state_not_at_all() -> None:
+    told = held_parts([_label(3, 0, 2), _label(3, 0, 2), _label(3, 1, 2), _label(3, 0, 2, False)])
+    assert [(part.step, part.number) for part in told] == [(3, 0), (3, 1)]
+
+
+def _label(step: int, owner: int, world: int, sharded: bool = True) -> Label:
+    return Label("t", 1, step, owner, world, sharded, 0, 0, part=owner, parts=world)
 
 
 @pytest.mark.parametrize(("lost", "placed"), [(0, [1, 3]), (1, [0, 2]), (2, [1, 3]), (3, [0, 2])])

@@ -9,22 +9,14 @@ import xxhash
 from elastic_trainer.protocol.message import StatePart
 from elastic_trainer.store.slot import Label
 
-KEPT_STATES = 4
-"""The newest states of a training whose parts are told: the two that were saved last, and those
-that are spared meanwhile, of which one is on two nodes. Slots may hold parts of older ones."""
-
 
 def held_parts(labels: Iterable[Label]) -> tuple[StatePart, ...]:
-    """Return the parts that these slots hold, each once, of each training's newest states."""
-    trainings: dict[str, list[Label]] = {}
-    for label in labels:
-        if label.sharded:
-            trainings.setdefault(label.training, []).append(label)
-    kept: set[StatePart] = set()
-    for found in trainings.values():
-        newest = sorted({label.identity for label in found})[-KEPT_STATES:]
-        kept.update(_part(label) for label in found if label.identity in newest)
-    return tuple(sorted(kept))
+    """Return the parts of sharded states that these slots hold, each once.
+
+    Old ones, too: after a join and losses, the only state that is whole may be the oldest that is
+    there, with parts beside it of any number of newer ones that the lost nodes had the others of.
+    """
+    return tuple(sorted({_part(label) for label in labels if label.sharded}))
 
 
 def _part(label: Label) -> StatePart:
