@@ -105,6 +105,25 @@ def test_a_join_waits_for_no_mirror_and_what_is_on_two_nodes_outlives_a_loss_aft
     assert held[:3] == [2, 4, 2]
 
 
+def test_of_two_joins_in_a_row_the_second_waits_for_the_mirrors_that_the_first_did_not() -> None:
+    # What the first node has alone at the first join is no longer all of it at the second.
+    rounds = (
+        Round(1, (0,), 1, 0, 1, fence=4),
+        Round(2, (1, 0), 1, 0, 1, fence=5, mirror_seconds=2),
+        Round(3, (1, 0, 2), 1, 0, 1, loss=Loss(1, "stepped", 1), mirror_seconds=1000),
+    )
+    store = Store()
+    try:
+        with shared_memory() as folder:
+            training = LoopTraining(1, folder, store, Counts())
+            with contextlib.closing(training):
+                for round_ in rounds:
+                    assert _train(training, round_) == (1 if round_.loss else None)
+                assert training._whole_in_memory()[1] >= 4
+    finally:
+        store.close()
+
+
 def _train(training: Training, round_: Round) -> int | None:
     """Train for a round and check what came of it; return the node that was lost, if any."""
     training.nodes = list(round_.nodes)

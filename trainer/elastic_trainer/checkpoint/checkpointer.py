@@ -168,6 +168,9 @@ class Checkpointer:
         least = overlap_bytes(self._copier, os.environ) if overlaps and replicated else None
         self._unfollowed: tuple[Slot, Label] | tuple[None, None] | None = None
         """The save of a sharded state that no mirror follows yet."""
+        self._left_alone: Identity | None = None
+        """The sharded state with which this process left the last fence, where that waited for no
+        mirror of it."""
         self._tried = 0
         """The step that was to be saved last."""
         self._narrow = False
@@ -497,7 +500,8 @@ class Checkpointer:
                 is brought.
             all_stay: all processes have a place in the next round, alike on all ranks. A sharded
                 state that is in memory then waits for neither mirror nor storage: what is on two
-                nodes, or in storage, stays there, so a node's loss costs what it cost before.
+                nodes, or in storage, stays there, so a node's loss costs what it cost before. Not
+                twice in a row, as the loss of a node that has joined meanwhile would cost more.
 
         Raises:
             StorageError: it can't be brought there.
@@ -505,7 +509,7 @@ class Checkpointer:
         self.settle()
         unstored = self._await_storage() if together else None
         if self._is_unsaved():
-            if self._shards is not None and not (all_stay and self._has_room):
+            if self._shards is not None and not (all_stay and self._may_go_on_alone):
                 self._shards.await_mirrors()  # what they spare may take the room
             try:
                 self._save(unstored=unstored, follows=not all_stay)
@@ -515,6 +519,7 @@ class Checkpointer:
         began = self._clock()
         self.link.commits()
         kept = all_stay and self._is_in_memory(stored)
+        self._left_alone = self._identity if kept else None
         if self._shards is not None and not kept and not self._outlives_fence(memory_stays, stored):
             # At a fence too: other worlds find it only there. One rank decides, as all must write.
             stored = self._is_stored(self._flush_shards())
@@ -543,14 +548,18 @@ class Checkpointer:
         return unsaved
 
     @property
-    def _has_room(self) -> bool:
-        """Return whether this rank's node has memory for one more part of each of its ranks."""
-        return self._memory is not None and self._memory.has_room()
+    def _may_go_on_alone(self) -> bool:
+        """Return whether this rank's node has memory for one more part of each of its ranks, and no
+        mirrors that the last fence didn't wait for are missing still."""
+        memory = self._memory
+        if memory is None or memory.mirror is None or not memory.has_room():
+            return False
+        return memory.mirror.kept is not None or self._left_alone in (None, self._identity)
 
     def _is_in_memory(self, stored: bool) -> bool:
-        """Return whether each rank's part of this state is in its node's memory, beside which there
-        is room for those of the next world, and no rank was told to store it; on all ranks."""
-        there = not stored and self._has_room
+        """Return whether each rank's part of this state is in its node's memory, which will do
+        until the next world has mirrored it, and no rank was told to store it; on all ranks."""
+        there = not stored and self._may_go_on_alone
         if self._memory is not None and there:
             self.link.settle(storage=False)  # until its agent has verified it
             training, identity = self._restorer.training, self._identity
