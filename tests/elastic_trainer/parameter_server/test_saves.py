@@ -69,6 +69,27 @@ class Servers:
         self.shares[source].gave("taker", given)
         self.shares[source].forget("taker", given, giver.turns[given])
 
+    def hold_again(self, number: int) -> None:
+        """Give buckets to who is lost with them, a step later."""
+        share, given = self.shares[number], np.flatnonzero(self.holders[number].held)[::3]
+        share.gave("lost", given)
+        self.push()
+        self.count += 1
+        assert share.hold_again("lost", given, self.count) or not len(given)
+
+    def adopt(self, source: int, target: int) -> None:
+        """Have buckets go on as they were copied a step before."""
+        lost, copy = self.holders[source], Share(Holder())
+        given = np.flatnonzero(lost.held)[1::3]
+        if source == target:
+            return
+        copy.adopt(lost, given)
+        self.push()
+        lost.held[given] = False
+        lost.drop_rows(given)
+        self.count += 1
+        self.shares[target].adopt(copy.holder, given, self.count)
+
     def save(self, name: str, after: str) -> list[File]:
         files = []
         for number, one in enumerate(self.holders):
@@ -109,16 +130,18 @@ Event = st.one_of(
     st.just("push"),
     st.just("save"),
     st.just("lost save"),
-    st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    st.tuples(st.sampled_from(["move", "adopt", "again"]), st.integers(0, 2), st.integers(0, 2)),
 )
 
 
 @settings(max_examples=examples(40))
 @given(st.lists(Event, max_size=25))
-@example([(0, 1), "push", "push", (1, 0), "push"])
+@example([("move", 0, 1), "push", "push", ("move", 1, 0), "push"])
+@example(["push", ("again", 0, 0)])
+@example([("adopt", 0, 1), "save", ("adopt", 1, 0)])
 @example(["push", "lost save", "push", "save"])
 def test_a_base_and_changes_are_the_rows_as_they_were(
-    tmp_path_factory: pytest.TempPathFactory, events: list[str | tuple[int, int]]
+    tmp_path_factory: pytest.TempPathFactory, events: list[str | tuple[str, int, int]]
 ) -> None:
     servers = Servers(tmp_path_factory.mktemp("saves"))
     for _ in range(3):
@@ -135,7 +158,11 @@ def test_a_base_and_changes_are_the_rows_as_they_were(
             servers.save(f"s{number}", last)
         else:
             assert isinstance(event, tuple)
-            servers.move(*event)
+            name, source, target = event
+            if name == "again":
+                servers.hold_again(source)
+            else:
+                (servers.move if name == "move" else servers.adopt)(source, target)
     found = read_saves(saves)
     assert found.held.all()
     assert rows(found, np.arange(BUCKETS)) == servers.rows()
