@@ -19,9 +19,9 @@ help: ## says what each target does
 demo: .venv/ready ## two jobs share two virtual nodes of 2 GPUs on this machine, in under two minutes
 	$(BIN)/volcano-elastic demo --out $(OUT)
 
-# Tests run in JOBS processes, of a GB each: five on two cores, as many tests only wait. Those that
+# Tests run in JOBS processes, of a GB each: six on two cores, as many tests only wait. Those that
 # would meet share one, and those that wait run beside those that compute (conftest.py).
-JOBS ?= 5
+JOBS ?= 6
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 # Lint beside the tests: mypy takes one core for most of a minute where nothing is cached.
