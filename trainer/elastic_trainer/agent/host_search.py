@@ -68,7 +68,7 @@ class HostSearch:
         return Answers(statuses, silent=any(one is _SILENT for one in found))
 
     async def _ask(self, place: Place) -> AgentStatus | object | None:
-        """Return a standing, `_SILENT`, or None where there is nobody of this job."""
+        """Return an agent's status, `_SILENT`, or None where there is nobody of this job."""
         try:
             body = await ask(*place, "GET", HOST_PATH, None, self._identity.token, SECONDS)
             status = read_status(body)
