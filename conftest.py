@@ -16,6 +16,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # As agents set it: else gRPC's threads start anew in each child that is forked, find their files
 # closed before the child's program is there, and abort it.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# A fork that collected what other tests have left of gRPC would wait for ever, or abort, at a lock
+# of a thread that it doesn't have.
+os.register_at_fork(after_in_child=gc.freeze)
 # Else each test process rewrites all asserts anew, and each of the many programs that tests start
 # compiles what it imports of ours.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

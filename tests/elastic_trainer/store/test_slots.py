@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import random
 import signal
@@ -138,7 +137,6 @@ class TestSlots:
             child = os.fork()
             if child == 0:
                 with contextlib.suppress(BaseException):
-                    gc.disable()  # what it freed might ask for a lock of a thread that isn't here
                     torch.set_num_threads(1)  # a fork has none of OpenMP's threads to wait for
                     slots = Slots(tmp_path, 0)
                     for step in range(last + 1, last + 10_000):
