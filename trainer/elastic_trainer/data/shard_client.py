@@ -15,6 +15,7 @@ from elastic_trainer.data.ledger import Lease, Ledger
 from elastic_trainer.proto import leases_pb2
 from elastic_trainer.proto.leases_pb2_grpc import LeasesStub
 from elastic_trainer.protocol.auth import HEADER, TOKEN_VARIABLE
+from elastic_trainer.protocol.forks import keep_garbage_from_forks
 from elastic_trainer.protocol.keepalive import heartbeat_timeout, options
 from elastic_trainer.retry import coordinator_policy
 from elastic_trainer.shards.ranges import Ranges
@@ -85,6 +86,7 @@ class ShardClient:
         token: str | None = None,
         patience: float = 60.0,
     ) -> None:
+        keep_garbage_from_forks()
         self.client = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self.ledger = ledger
         self.shards = ledger.shards if ledger else Shards(samples, epochs, size, seed)

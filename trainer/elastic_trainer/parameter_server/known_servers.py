@@ -18,6 +18,7 @@ from elastic_trainer.parameter_server.wire import OPTIONS, unpack
 from elastic_trainer.proto import parameter_server_pb2 as messages
 from elastic_trainer.proto.parameter_server_pb2_grpc import ParameterServerStub
 from elastic_trainer.protocol.auth import HEADER
+from elastic_trainer.protocol.forks import keep_garbage_from_forks
 from elastic_trainer.retry import RetryPolicy
 
 FIRST_ANSWER_SECONDS = 2.0
@@ -58,6 +59,7 @@ class KnownServers:
         describe: Callable[[], Any],
         opened: Callable[[Any], None],
     ) -> None:
+        keep_garbage_from_forks()
         self.first, self.token = first, token
         self.policy = RetryPolicy("parameter servers", patience, first_wait=0.005, longest_wait=0.5)
         self.owners = messages.Owners()
