@@ -11,6 +11,7 @@ from elastic_trainer.coordinator.model import (
     Tick,
 )
 from elastic_trainer.coordinator.state import step
+from elastic_trainer.coordinator.status import status
 from elastic_trainer.protocol.message import (
     Completed,
     Dismissed,
@@ -19,6 +20,7 @@ from elastic_trainer.protocol.message import (
     FenceReply,
     FenceStop,
     Finished,
+    Goodbye,
     Heartbeat,
     Hello,
     Join,
@@ -308,6 +310,37 @@ def test_the_reason_names_the_node_of_a_lost_worker_that_told_it() -> None:
     job.pass_time(0.5)
     job.feed(Lost("a1"))
     assert job.last("a0", RoundOver).reason == "worker 1 lost (its connection ended)"
+
+
+def test_the_reason_names_all_workers_that_a_node_took_along() -> None:
+    job = Job(min_nodes=1, max_nodes=6)
+    for index, node in ((1, "gpu-7"), (2, "gpu-8"), (4, "gpu-7"), (5, "gpu-7")):
+        hello = Hello(agent=f"a{index}", pod_index=index, address="10.0.0.2", node=node)
+        job.say(f"a{index}", hello, Join(5000 + index))
+    job.running(0, 3)
+    job.feed(Lost("a4"))
+    assert job.state.reason == "worker 4 on gpu-7 lost (its connection ended)"
+    for name in ("a1", "a5", "a2"):
+        job.feed(Lost(name, "silent for 3.0 s"))
+    job.join(0, 3)
+    job.pass_time(0.5)
+    why = "workers 1, 4 and 5 on gpu-7; worker 2 on gpu-8 lost (its connection ended)"
+    ended, made = status(job.state, "ns/job", job.now, 0.0)["rounds"]
+    assert (ended["end"], ended["lost"], made["reason"], made["lost"]) == (why, 4, why, 0)
+    job.feed(Lost("a3"))
+    assert job.state.reason == "worker 3 lost (its connection ended)"
+
+
+def test_who_goes_after_another_end_of_the_round_is_not_its_reason() -> None:
+    job = Job(min_nodes=1, max_nodes=3).running(0, 1, 2)
+    job.feed(Lost("a2"))
+    job.say("a1", Goodbye())  # its torchrun gave up
+    assert job.state.reason == "worker 2 lost (its connection ended)"
+    job.join(0)
+    job.pass_time(0.5)
+    job.say("a0", WorkersFailed(2))
+    job.feed(Lost("a0"))
+    assert job.state.reason == "workers of worker 0 failed"
 
 
 def test_spares_that_make_no_whole_node_unit_disturb_nobody() -> None:

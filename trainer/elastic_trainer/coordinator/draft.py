@@ -231,6 +231,7 @@ class Draft:
             restart_deadline=self.now
             + max(state.settings.restart_deadline, STEPS_PATIENCE * state.step_seconds),
             reason=reason,
+            lost=(),
             enough_since=None,
             rounds=rounds,
         )

@@ -159,12 +159,25 @@ class RoundRecord:
     last_samples: int = 0
     end: str | None = None
     end_time: float | None = None
+    lost: int = 0
+    """Workers whose loss ended it."""
     pause_seconds: float | None = None
     """From the last step of the round before to the first step of this one."""
     adopted: bool = False
     """It was found after our restart, and may have made steps before."""
     live: bool = False
     """The workers of all its members waited for it in process."""
+
+
+@dataclass(frozen=True)
+class LostWorker:
+    """A member of a round that was lost."""
+
+    worker: int
+    """Its pod's index."""
+    node: str
+    """Empty: it named none."""
+    why: str
 
 
 @dataclass(frozen=True)
@@ -224,6 +237,8 @@ class State:
     """Since when newcomers would make the round larger that is trained in."""
     reason: str = "start"
     """Why the next round will have been made."""
+    lost: tuple[LostWorker, ...] = ()
+    """Members of the newest round that were lost at its end, by time; see losses.py."""
     step: int = -1
     committed_step: int = -1
     commits: tuple[NewestCommit, ...] = ()

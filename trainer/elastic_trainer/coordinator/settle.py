@@ -23,6 +23,7 @@ from elastic_trainer.coordinator.leavers import (
     some_come,
     to_let_go,
 )
+from elastic_trainer.coordinator.losses import lose_with_coordinator
 from elastic_trainer.coordinator.model import LONG_STEP, Fence, Phase, RoundRecord, State
 from elastic_trainer.coordinator.persistent_map import PersistentMap
 from elastic_trainer.coordinator.places import choose_places
@@ -335,8 +336,8 @@ def _settle_adopting(draft: Draft) -> None:
     if state.agents.count(Trait.ATTACHED) < len(state.round.members):
         if _electors_are_back(state) or draft.now >= state.restart_deadline:
             back = {agent.agent for agent in draft.attached()}
-            gone = [str(m.pod_index) for m in state.round.members if m.agent not in back]
-            draft.end_round(f"worker {', '.join(gone)} lost with the coordinator")
+            members = state.round.members
+            lose_with_coordinator(draft, {m.pod_index for m in members if m.agent not in back})
         return
     attached = draft.attached()
     draft.state = replace(state, phase=Phase.RUNNING)

@@ -14,6 +14,7 @@ from elastic_trainer.coordinator.feeders import tell_newcomers
 from elastic_trainer.coordinator.figures import hear_figures
 from elastic_trainer.coordinator.leavers import waits_for_round
 from elastic_trainer.coordinator.load import hear_load
+from elastic_trainer.coordinator.losses import count_out, lose
 from elastic_trainer.coordinator.model import (
     Checking,
     Drop,
@@ -92,7 +93,7 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
     if isinstance(event, Received):
         _receive(draft, event)
     elif isinstance(event, Lost):
-        _lose(draft, event.agent, event.reason)
+        lose(draft, event.agent, event.reason)
     elif isinstance(event, NewRange):
         low, high = event.min_nodes, event.max_nodes
         settings = replace(state.settings, min_nodes=low, max_nodes=high)
@@ -139,20 +140,7 @@ def _tick(draft: Draft, last_seen: Mapping[str, float]) -> None:
     draft.state = replace(draft.state, heard_since=heard_since)
     for agent in [one for one in agents if now - one.last_seen > limit]:
         draft.effects.append(Drop(agent.agent))
-        _lose(draft, agent.agent, f"silent for {now - agent.last_seen:.1f} s")
-
-
-def _lose(draft: Draft, name: str, why: str) -> None:
-    agent = draft.state.agents.get(name)
-    if agent is None:
-        return
-    draft.remove(name)
-    if agent.leaving:  # it takes part in no election
-        _count_out(draft, name)
-    if agent.attached and name not in draft.state.succeeded:
-        worker = f"worker {agent.pod_index}"
-        place = "" if agent.node == worker else f" on {agent.node}"  # as if it named none
-        draft.end_round(f"{worker}{place} lost ({why})", failed=name)
+        lose(draft, agent.agent, f"silent for {now - agent.last_seen:.1f} s")
 
 
 def _receive(draft: Draft, event: Received) -> None:
@@ -445,13 +433,8 @@ def _inspected(draft: Draft, agent: Agent, message: Inspected) -> None:
 
 def _goodbye(draft: Draft, agent: Agent, message: Goodbye) -> None:
     draft.send(agent.agent, Dismissed("its goodbye was heard"))
-    _count_out(draft, agent.agent)
-    _lose(draft, agent.agent, "its torchrun ended")
-
-
-def _count_out(draft: Draft, name: str) -> None:
-    state = draft.state
-    draft.state = replace(state, gone=state.gone | {name}, left=state.left | {name})
+    count_out(draft, agent.agent)
+    lose(draft, agent.agent, "its torchrun ended")
 
 
 def _taken(draft: Draft, agent: Agent, message: Taken) -> None:

@@ -222,5 +222,6 @@ def _round(record: RoundRecord, offset: float) -> dict[str, Any]:
         "last_step_time": clock(record.last_step_time),
         "end": record.end,
         "end_time": clock(record.end_time),
+        "lost": record.lost,
         "pause_seconds": None if pause is None else round(pause, 4),
     }
