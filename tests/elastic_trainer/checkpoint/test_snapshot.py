@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,39 @@ def test_an_error_of_the_copy_is_raised_where_it_is_waited_for(tmp_path: Path) -
     copy = HostCopier().start(fail)
     with pytest.raises(ValueError, match="no"):
         copy.precede()
+
+
+def test_memory_that_cant_be_pinned_is_said_once_and_leaves_no_error_for_the_next_kernel(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Runtime:
+        """CUDA's, as far as it is asked, where nothing can be pinned."""
+
+        asked = 0
+        left = False
+        """An error is kept for who asks next."""
+
+        def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802
+            self.asked += 1
+            self.left = True
+            return 2
+
+        def kernel(self, *arguments: Any, **options: Any) -> None:
+            left, self.left = self.left, False
+            if left:
+                raise RuntimeError("CUDA error: out of memory")
+
+    runtime = Runtime()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch, "ones", runtime.kernel)
+    copier, memory, other = GpuCopier(torch.device("cuda", 0)), torch.empty(8), torch.empty(8)
+    copier.pin("slot", memory)
+    copier.pin("slot", memory)
+    assert (runtime.asked, runtime.left) == (1, False)
+    assert caplog.text.count("slot are slower") == 1
+    copier.pin("slot", other)
+    assert runtime.asked == 2, "it is mapped anew, where there may be room"
 
 
 def test_models_on_several_devices_or_of_another_kind_are_copied_at_once() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from elastic_trainer.loop.batch_clock import BatchClock, clock_of
-from elastic_trainer.loop.device_clock import MOST_PENDING, DeviceClock, Mark
+from elastic_trainer.loop.device_clock import MOST_PENDING, DeviceClock, Mark, mark_on
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,3 +96,22 @@ def test_a_model_on_the_cpu_or_on_several_devices_has_the_other_clock() -> None:
     parts = [*net.parameters(), *torch.nn.Linear(1, 1, device="meta").parameters()]
     assert isinstance(clock_of(parts), BatchClock)
     assert isinstance(clock_of([]), BatchClock)
+
+
+def test_marks_are_in_the_models_own_work_whichever_gpu_is_the_current_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Event:
+        def __init__(self, device: torch.device, enable_timing: bool) -> None:
+            assert enable_timing
+            self.on: object = "the current GPU"
+
+        def record(self, stream: object = "the current GPU") -> None:
+            self.on = stream
+
+    monkeypatch.setattr(torch, "Event", Event)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: f"stream of {device}")
+    mark = mark_on(torch.device("cuda", 3))
+    assert mark is not None
+    marked: object = mark()
+    assert isinstance(marked, Event) and marked.on == "stream of cuda:3"

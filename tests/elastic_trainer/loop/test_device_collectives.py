@@ -14,6 +14,7 @@ from elastic_trainer.loop import device_collectives
 from elastic_trainer.loop.device_collectives import (
     GlooCollectives,
     NcclCollectives,
+    choose_gpu,
     collectives_of,
     form,
     healthy,
@@ -45,6 +46,38 @@ class Placed(torch.nn.Module):
 
     def parameters(self, recurse: bool = True) -> Any:
         return iter([type("Parameter", (), {"device": torch.device(one)}) for one in self.devices])
+
+
+class Gpus:
+    """Stands for torch.cuda on a node of four."""
+
+    def __init__(self, chosen: int | None = None, count: int = 4) -> None:
+        self.chosen, self.count = chosen, count
+
+    def is_available(self) -> bool:
+        return self.count > 0
+
+    def is_initialized(self) -> bool:
+        return self.chosen is not None
+
+    def current_device(self) -> int:
+        assert self.chosen is not None, "asked, torch would initialise CUDA on GPU 0"
+        return self.chosen
+
+    def device_count(self) -> int:
+        return self.count
+
+
+def test_a_process_has_its_models_gpu_or_before_there_is_one_that_of_its_local_rank() -> None:
+    third = {"LOCAL_RANK": "3"}
+    assert choose_gpu(Placed("cuda:2", "cpu"), third, Gpus(chosen=0)) == 2
+    assert choose_gpu(Placed("cuda:0", "cuda:1"), third, Gpus()) is None
+    assert choose_gpu(Placed("cpu"), third, Gpus()) is None
+    assert choose_gpu(None, third, Gpus()) == 3, "as torch's DeviceMesh chooses"
+    assert choose_gpu(None, third, Gpus(chosen=1)) == 1, "the script has chosen"
+    assert choose_gpu(None, {}, Gpus()) == 0
+    assert choose_gpu(None, {"LOCAL_RANK": "5"}, Gpus()) == 1, "ranks may share GPUs"
+    assert choose_gpu(None, third, Gpus(count=0)) is None
 
 
 def test_a_model_on_one_gpu_has_nccls_and_its_watchdog_leaves_errors_alone(

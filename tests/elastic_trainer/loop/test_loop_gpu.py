@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from elastic_trainer.loop.device_clock import mark_on
+from elastic_trainer.ranks.stream import in_callers_stream
+from elastic_trainer.ranks.waiting import wait_in_round
 from elastic_trainer.store.copier import GpuCopier
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -127,3 +130,37 @@ def test_a_copy_goes_on_beside_what_the_gpu_computes_by_its_own_events() -> None
     torch.cuda.synchronize(device)
     assert target.eq(1).all(), "the state was changed after its copy"
     print(f"copy {copy.seconds() * 1000:.1f} ms, beside {began.elapsed_time(ended):.0f} ms of work")
+
+
+def test_a_thread_that_gives_a_state_away_comes_after_the_step_on_a_stream_of_the_scripts() -> None:
+    state = torch.zeros(1 << 20, device=torch.device("cuda", 0))
+    torch.cuda.synchronize(state.device)
+    with torch.cuda.stream(torch.cuda.Stream(state.device)):  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(1_000_000_000)  # cycles: the step, half a second
+        state.fill_(1)
+        read = in_callers_stream(lambda: state.cpu())
+        found = wait_in_round(read, lambda: False, "a copy")
+    assert found.eq(1).all()
+
+
+def test_memory_that_cant_be_pinned_ends_no_later_kernel() -> None:
+    device = torch.device("cuda", 0)
+    copier, memory = GpuCopier(device), torch.zeros(1 << 20, dtype=torch.uint8)
+    copier.pin("slot", memory)
+    copier.pin("the same memory again", memory)
+    assert list(copier._pinned) == ["slot"], "CUDA pins nothing twice"
+    torch.cuda.synchronize(device)
+    assert torch.ones(3, device=device).add_(1).sum().item() == 6
+
+
+def test_a_mark_is_on_the_models_gpu_whichever_is_the_current_one() -> None:
+    device = torch.device("cuda", torch.cuda.device_count() - 1)
+    with torch.cuda.device(0):
+        mark = mark_on(device)
+        assert mark is not None
+        began: torch.Event = mark()  # type: ignore[assignment]
+        torch.ones(1, device=device).add_(1)
+        ended: torch.Event = mark()  # type: ignore[assignment]
+        torch.cuda.synchronize(device)
+    assert began.device == ended.device == device
+    assert began.elapsed_time(ended) >= 0

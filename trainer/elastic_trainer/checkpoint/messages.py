@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from elastic_trainer.ranks.process_group import control_group, gloo_timeout
+from elastic_trainer.ranks.stream import in_callers_stream
 from elastic_trainer.ranks.waiting import wait_in_round
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class Messages:
         """
         if self.device.type != "cpu":
             return exchange()
-        return wait_in_round(exchange, over, "the hand-over of the state")
+        return wait_in_round(in_callers_stream(exchange), over, "the hand-over of the state")
 
     def tell_turn(self, rank: int) -> None:
         if (control := self._control) is not None:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ from elastic_trainer.feed.frame import Frame, Kind
 from elastic_trainer.feed.guest import Guest, Identity
 from elastic_trainer.feed.pace import Pace
 from elastic_trainer.feed.room import free_memory
+from elastic_trainer.ranks.stream import in_callers_stream
 from elastic_trainer.store.blob import Blob, lay_out
 
 STEPS_AHEAD = 4
@@ -178,7 +180,8 @@ class Feeder:
         for guest in new:
             guest.at = identity
         self.wait_for_copy()
-        self._copying = threading.Thread(target=self._copy, args=(blob, identity, new), name="copy")
+        copy = in_callers_stream(partial(self._copy, blob, identity, new))
+        self._copying = threading.Thread(target=copy, name="copy")
         self._copying.start()
 
     def _wait(self, job: Job) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 import xxhash
 
+from elastic_trainer.ranks.stream import in_callers_stream
 from elastic_trainer.store.blob import Blob
 
 _ENTRY = struct.Struct("<qq16s")
@@ -30,7 +31,8 @@ def likenesses(blob: Blob) -> list[Likeness]:
     """Return each tensor's, in the blob's order. The digests are made by torch's number of threads,
     large tensors first."""
     places = sorted(range(len(blob.tensors)), key=lambda one: -blob.tensors[one][1].nbytes)
-    with ThreadPoolExecutor(max(1, torch.get_num_threads())) as threads:
+    begin = in_callers_stream(lambda: None)
+    with ThreadPoolExecutor(max(1, torch.get_num_threads()), initializer=begin) as threads:
         digests = dict(
             zip(places, threads.map(lambda one: _digest(blob, one), places), strict=True)
         )

@@ -94,7 +94,8 @@ def mark_on(device: torch.device) -> Callable[[], Mark] | None:
 
     def mark() -> Mark:
         event = torch.Event(device=device, enable_timing=True)
-        event.record()
+        # Else it would be recorded on the current GPU, which need not be the model's.
+        event.record(torch.accelerator.current_stream(device))
         return event
 
     try:

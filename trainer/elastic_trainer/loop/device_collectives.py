@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -152,6 +152,29 @@ def wait_for_device(device: torch.device) -> None:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
         event.synchronize()
+
+
+def choose_gpu(
+    model: torch.nn.Module | None, environment: Mapping[str, str], gpus: Any = torch.cuda
+) -> int | None:
+    """Return the number of the GPU that is to be this process' current one; None: it has none, or
+    more than one. All that isn't told of a device, such as a data loader's pinned memory, would be
+    made on GPU 0 by each of a node's processes.
+
+    Args:
+        model: that is on it; None: one that is yet to be made, on the GPU that the script has
+            chosen or, as torch's DeviceMesh does, the one of the local rank.
+        gpus: torch.cuda, or what stands for it in a test.
+    """
+    if model is not None:
+        found = {one.device for one in (*model.parameters(), *model.buffers())}
+        numbers = {device.index for device in found if device.type == "cuda"}
+        return numbers.pop() if len(numbers) == 1 else None
+    if not gpus.is_available():
+        return None
+    if gpus.is_initialized():
+        return int(gpus.current_device())
+    return int(environment.get("LOCAL_RANK", "0")) % int(gpus.device_count())
 
 
 def collectives_of(model: torch.nn.Module) -> DeviceCollectives:

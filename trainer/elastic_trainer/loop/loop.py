@@ -59,6 +59,7 @@ from elastic_trainer.loop.batch_clock import clock_of
 from elastic_trainer.loop.device_collectives import (
     DeviceCollectives,
     GlooCollectives,
+    choose_gpu,
     collectives_of,
     collectives_on,
 )
@@ -170,6 +171,8 @@ class ElasticLoop:
         storage_patience: timedelta | None = None,
     ) -> None:
         refuse_both(model, optimizer, make, beside=bool(extra) or wrap is not None)
+        if (gpu := choose_gpu(model, os.environ)) is not None:
+            torch.cuda.set_device(gpu)
         self.module: torch.nn.Module
         """The model without its wrapping; a sharded one is of one round."""
         self.model: torch.nn.Module

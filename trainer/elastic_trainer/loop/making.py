@@ -40,10 +40,10 @@ def make_sharded(
         TypeError: it returns something else.
         ValueError: the model isn't sharded.
     """
-    drawn = torch.get_rng_state()
-    torch.manual_seed(seed)
-    made = make()
-    torch.set_rng_state(drawn)
+    gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(gpus):
+        torch.manual_seed(seed)
+        made = make()
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         raise TypeError(f"make returned a {type(made).__name__}: expected {_EXAMPLE}")
     model, optimizer = made[:2]

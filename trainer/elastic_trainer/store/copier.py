@@ -8,6 +8,7 @@ GpuCopier has not run on a GPU yet; see docs/gpus.md.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -103,10 +104,14 @@ class GpuCopier:
         self._device = device
         self._stream: Any = None
         self._pinned: dict[str, torch.Tensor] = {}
+        self._refused: dict[str, int] = {}
+        """Addresses that can't be pinned."""
 
     def pin(self, name: str, memory: torch.Tensor) -> None:
         before = self._pinned.get(name)
         if before is not None and before.data_ptr() == memory.data_ptr():
+            return
+        if self._refused.get(name) == memory.data_ptr():
             return
         runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         with torch.cuda.device(self._device):  # a thread's own would be GPU 0
@@ -114,7 +119,13 @@ class GpuCopier:
                 runtime.cudaHostUnregister(before.data_ptr())
                 del self._pinned[name]
             problem = int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0))
+            if problem:
+                # CUDA keeps an error until it is asked, which torch does after each kernel: the
+                # next one would be blamed, and end the training.
+                with contextlib.suppress(RuntimeError):
+                    torch.ones(1, device=self._device)
         if problem:
+            self._refused[name] = memory.data_ptr()
             log.warning("copies to %s are slower: it can't be pinned (CUDA %d)", name, problem)
             return
         self._pinned[name] = memory
