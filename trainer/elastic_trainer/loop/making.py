@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
@@ -40,8 +41,9 @@ def make_sharded(
         TypeError: it returns something else.
         ValueError: the model isn't sharded.
     """
-    gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(gpus):
+    gpus: Any = torch.cuda
+    in_use = [gpus.current_device()] if gpus.is_initialized() else []
+    with torch.random.fork_rng(in_use):
         torch.manual_seed(seed)
         made = make()
     if not isinstance(made, tuple) or len(made) not in (2, 3):
