@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -21,6 +21,7 @@ from elastic_trainer.loop.device_collectives import (
     reconfigures,
     refuse_mixed,
 )
+from elastic_trainer.loop.round_member import RoundMember
 from torch.distributed import (  # type: ignore[attr-defined]
     HashStore,
     ProcessGroupGloo,
@@ -157,6 +158,52 @@ def test_what_ends_after_an_abort_or_with_an_error_has_not_ended_well(
     assert not ended_well(NcclCollectives(GPU), aborts=True) and group.backend.calls == ["abort"]
     group.backend.error = torch._C._distributed_c10d.ErrorType.COMM_ERROR
     assert not ended_well(NcclCollectives(GPU))
+
+
+def test_a_meshs_groups_are_asked_and_aborted_as_the_rounds_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(NCCL_ERRORS_VARIABLE, "0")
+    monkeypatch.setattr(device_collectives, "wait_for_device", lambda device: None)
+    group, mesh, control = Group(Backend()), Group(Backend()), Group(Backend())
+    control._device_types = (torch.device("cpu"),)  # and asking it for a GPU's would raise
+    for one in (group, mesh, control):
+        monkeypatch.setitem(device_collectives.distributed_c10d._world.pg_map, one, ())  # type: ignore[misc,call-overload]
+    nccl = NcclCollectives(GPU)
+    assert nccl.ended_well(group)
+    mesh.backend.error = torch._C._distributed_c10d.ErrorType.COMM_ERROR
+    assert not nccl.ended_well(group)
+    nccl.abort(group)
+    assert [one.backend.calls for one in (group, mesh, control)] == [["abort"], ["abort"], []]
+
+
+def test_the_thread_that_breaks_a_round_leaves_the_next_ones_collectives_alone() -> None:
+    """It may be on its way to them while the main thread is through to the next round."""
+
+    class Aborts(GlooCollectives):
+        aborted: ClassVar[list[object]] = []
+
+        def abort(self, group: object) -> None:
+            self.aborted.append(group)
+
+    class Shut:
+        def __init__(self, *answers: bool) -> None:
+            self.answers = list(answers)
+
+        def shut(self) -> bool:
+            return self.answers.pop(0)
+
+        def given_up(self) -> bool:
+            return False
+
+    member = RoundMember()
+    member._device = Aborts()
+    last, present = Shut(True, False), Shut(True, False)
+    member._connections, member._abortable = present, "present"  # type: ignore[assignment]
+    member._break_until_left(last)  # type: ignore[arg-type]
+    assert Aborts.aborted == []
+    member._break_until_left(present)  # type: ignore[arg-type]
+    assert Aborts.aborted == ["present"]
 
 
 def test_ranks_on_other_kinds_of_devices_are_refused_in_words() -> None:

@@ -133,16 +133,24 @@ class NcclCollectives:
 
     def ended_well(self, group: Any) -> bool:
         wait_for_device(self.device)  # which an abort ends, too
-        return not self._aborted and healthy(self._backend(group))
+        return not self._aborted and all(healthy(one) for one in self._backends(group))
 
     def abort(self, group: Any) -> None:
         self._aborted = True  # before anything can seem to have ended
-        for one in {group, *distributed_c10d._world.pg_map}:
-            if self.device.type in {device.type for device in one._device_types}:
-                self._backend(one).abort()
+        for one in self._backends(group):
+            one.abort()
 
     def _backend(self, group: Any) -> Any:
         return group._get_backend(self.device)
+
+    def _backends(self, group: Any) -> list[Any]:
+        """Return NCCL's of a round's group and of all others that were made of its ranks, as those
+        of a mesh are."""
+        return [
+            self._backend(one)
+            for one in {group, *distributed_c10d._world.pg_map}
+            if self.device.type in {device.type for device in one._device_types}
+        ]
 
 
 def wait_for_device(device: torch.device) -> None:

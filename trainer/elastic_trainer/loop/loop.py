@@ -479,6 +479,8 @@ class ElasticLoop:
             self._apply()
         finally:
             self._guard.applying = False
+        # It may have communicated; on a GPU what a lost peer broke there has raised no error.
+        self._member.confirm()
 
     def _replay(self) -> None:
         """Apply a step that others have made, before this process joins them."""

@@ -208,7 +208,7 @@ class RoundMember:
         self._backends = set()
         if self._connections is not None:
             self._connections.forget()
-        self._abort()  # nobody waits for what is left of a round
+            self._abort(self._connections)  # nobody waits for what is left of a round
         if link.agent and dist.is_initialized():
             # gloo's own thread hears of its end after up to 10 ms: somebody else waits for that.
             group = [distributed_c10d._get_default_group()]
@@ -278,7 +278,7 @@ class RoundMember:
         # Where ranks connect as they need one another, they may still wait for a connection.
         watched = self._peers is None
         while connections.shut():
-            self._abort()
+            self._abort(connections)
             now = time.monotonic()
             if watched:
                 ends = not connections.given_up() or main_thread_leaves()
@@ -290,9 +290,12 @@ class RoundMember:
                     watched = False
             time.sleep(SHUT_AGAIN_SECONDS if now < connecting else SHUT_LATE_SECONDS)
 
-    def _abort(self) -> None:
-        """Abort the round's collectives on the device, once: who comes later waits for that."""
+    def _abort(self, connections: Connections) -> None:
+        """Abort the collectives on the device of the round with these connections, once: who comes
+        later waits for that. Nothing once this process is in another round."""
         with self._aborting:
+            if self._connections is not connections:
+                return
             group, self._abortable = self._abortable, None
             if group is not None:
                 self._device.abort(group)
