@@ -118,6 +118,7 @@ class Backend:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.begun = 0
         self.error = torch._C._distributed_c10d.ErrorType.SUCCESS
 
     def abort(self) -> None:
@@ -125,6 +126,9 @@ class Backend:
 
     def get_error(self) -> Any:
         return self.error
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.begun
 
 
 class Group:
@@ -160,7 +164,7 @@ def test_what_ends_after_an_abort_or_with_an_error_has_not_ended_well(
     assert not ended_well(NcclCollectives(GPU))
 
 
-def test_a_meshs_groups_are_asked_and_aborted_as_the_rounds_own(
+def test_a_meshs_groups_are_counted_asked_and_aborted_as_the_rounds_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(NCCL_ERRORS_VARIABLE, "0")
@@ -169,7 +173,11 @@ def test_a_meshs_groups_are_asked_and_aborted_as_the_rounds_own(
     control._device_types = (torch.device("cpu"),)  # and asking it for a GPU's would raise
     for one in (group, mesh, control):
         monkeypatch.setitem(device_collectives.distributed_c10d._world.pg_map, one, ())  # type: ignore[misc,call-overload]
-    nccl = NcclCollectives(GPU)
+    member = RoundMember()
+    member._device = nccl = NcclCollectives(GPU)
+    member._torch_group, member._backends = group, {group.backend}  # type: ignore[assignment]
+    group.backend.begun, mesh.backend.begun = 3, 4
+    assert member.collectives() == 7, "a graph may have captured a mesh's"
     assert nccl.ended_well(group)
     mesh.backend.error = torch._C._distributed_c10d.ErrorType.COMM_ERROR
     assert not nccl.ended_well(group)

@@ -60,6 +60,10 @@ class DeviceCollectives(Protocol):
             RuntimeError: not all came in time, or their models are on devices of other kinds.
         """
 
+    def backends_of(self, group: Any) -> list[Any]:
+        """Return the device's own backends, of a round's group and of all others that were made of
+        its ranks, as those of a mesh are; none where they are gloo's."""
+
     def ended_well(self, group: Any) -> bool:
         """Wait until the device has done all it was given; return whether no collective of that
         was broken."""
@@ -83,6 +87,9 @@ class GlooCollectives:
 
     def connect(self, group: Any, number: int, handles: Sequence[str]) -> None:
         refuse_mixed(handles)
+
+    def backends_of(self, group: Any) -> list[Any]:
+        return []
 
     def ended_well(self, group: Any) -> bool:
         return True
@@ -133,24 +140,22 @@ class NcclCollectives:
 
     def ended_well(self, group: Any) -> bool:
         wait_for_device(self.device)  # which an abort ends, too
-        return not self._aborted and all(healthy(one) for one in self._backends(group))
+        return not self._aborted and all(healthy(one) for one in self.backends_of(group))
 
     def abort(self, group: Any) -> None:
         self._aborted = True  # before anything can seem to have ended
-        for one in self._backends(group):
+        for one in self.backends_of(group):
             one.abort()
 
-    def _backend(self, group: Any) -> Any:
-        return group._get_backend(self.device)
-
-    def _backends(self, group: Any) -> list[Any]:
-        """Return NCCL's of a round's group and of all others that were made of its ranks, as those
-        of a mesh are."""
+    def backends_of(self, group: Any) -> list[Any]:
         return [
             self._backend(one)
             for one in {group, *distributed_c10d._world.pg_map}
             if self.device.type in {device.type for device in one._device_types}
         ]
+
+    def _backend(self, group: Any) -> Any:
+        return group._get_backend(self.device)
 
 
 def wait_for_device(device: torch.device) -> None:

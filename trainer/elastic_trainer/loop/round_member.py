@@ -224,8 +224,11 @@ class RoundMember:
         self._store = None
 
     def collectives(self) -> int:
-        """The number of collectives that this process has begun in the round."""
-        return sum(one._get_sequence_number_for_group() for one in self._backends)
+        """The number of collectives that this process has begun in the round: those of its group,
+        and on the device those of a mesh's groups, too."""
+        group = self._torch_group
+        begun = set() if group is None else {*self._backends, *self._device.backends_of(group)}
+        return sum(one._get_sequence_number_for_group() for one in begun)
 
     def confirm(self) -> None:
         """Return once all ranks' collectives so far are known to have ended well, before the result
