@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from elastic_trainer.data.shard_files import HuggingFaceShards, json_lines, tar_samples
 from elastic_trainer.data.stream import ElasticStream
@@ -34,6 +35,18 @@ def test_a_tar_gives_its_samples(tmp_path: Path) -> None:
         {"__key__": "y/2", "png": b""},
     ]
     assert list(tar_samples(write_tar(tmp_path / "empty.tar", {}))) == []
+
+
+def test_files_that_are_of_no_sample_are_passed_over_as_by_webdataset(tmp_path: Path) -> None:
+    names = ["README", "__info__", "._1.png", "d/.DS_Store", "1.PNG", "1.Seg.JSON", "./2.png"]
+    path = write_tar(tmp_path / "a.tar", dict.fromkeys(names, b"x"))
+    assert list(tar_samples(path)) == [
+        {"__key__": "1", "png": b"x", "seg.json": b"x"},
+        {"__key__": "2", "png": b"x"},
+    ]
+    twice = write_tar(tmp_path / "b.tar", {"1.png": b"", "1.PNG": b""})
+    with pytest.raises(ValueError, match=r"has 1\.PNG twice"):
+        list(tar_samples(twice))
 
 
 def test_a_tar_over_a_url(tmp_path: Path) -> None:
@@ -78,3 +91,26 @@ def test_the_shards_of_a_hugging_face_stream(tmp_path: Path) -> None:
     assert json.dumps(data.state_dict())
     with pytest.raises(ValueError, match="has 3 shards: expected 4"):
         shards.read("1 of 4")
+
+
+class Shuffled:
+    """Stands in for what an IterableDataset iterates over, once it is shuffled and mapped."""
+
+    def __init__(self, seed: int | None) -> None:
+        self.generator = np.random.default_rng(seed)
+
+
+class Mapped:
+    def __init__(self, *inner: object) -> None:
+        self.ex_iterable, *self.ex_iterables = inner
+
+
+@pytest.mark.parametrize("seed", [0, 42, 2**63])
+def test_a_hugging_face_stream_that_is_shuffled_by_chance_alone_is_refused(seed: int) -> None:
+    mixed = Numbers()
+    mixed._ex_iterable = Mapped(None, Mapped(Shuffled(seed)), Shuffled(None))  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="without a seed"):
+        HuggingFaceShards(mixed)
+    seeded = Numbers()
+    seeded._ex_iterable = Mapped(Shuffled(seed))  # type: ignore[attr-defined]
+    assert HuggingFaceShards(seeded).names == ["0 of 3", "1 of 3", "2 of 3"]

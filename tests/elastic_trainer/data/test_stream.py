@@ -497,3 +497,58 @@ class TestTokens:
         data.applied()
         with pytest.raises(ValueError, match="within samples that were cut"):
             stream(max_tokens=100).load_state_dict(data.state_dict())
+
+
+class TestChangedInPlace:
+    """A script may change the samples it gets: steps that are done again have what was read."""
+
+    @staticmethod
+    def documents(_: str) -> list[dict[str, Any]]:
+        return [{"text": "x" * length, "more": {"seen": []}} for length in (5, 5, 5, 2)]
+
+    def test_a_sample_that_waits_for_the_next_step_is_transformed_from_the_beginning(self) -> None:
+        def count(sample: dict[str, Any]) -> list[int]:
+            sample["more"]["seen"].append(1)
+            return [len(sample["more"]["seen"])] * len(sample.pop("text"))
+
+        data = ElasticStream(
+            ["a"], read=self.documents, transform=count, max_tokens=7, epochs=1, shuffle=0
+        )
+        found = [sample for batch in data for sample in batch]
+        assert found == [[1] * 5, [1] * 5, [1] * 5, [1] * 2]
+
+    @pytest.mark.parametrize("step", [{"max_tokens": 9, "tokens": len}, {"batch_size": 3}])
+    def test_a_step_that_is_done_again_has_the_samples_that_were_read(
+        self, step: dict[str, Any]
+    ) -> None:
+        data = ElasticStream(["a"], read=self.documents, collate=list, epochs=1, shuffle=0, **step)
+        (batch, again) = next(iter(data)), next(iter(data))
+        assert batch == again and batch[0] is not again[0]
+        batch[0]["text"] += "!"
+        batch[0]["more"]["seen"].append(1)
+        assert next(iter(data)) == again
+
+    def test_so_has_the_sample_that_a_rank_without_one_takes_part_with(self) -> None:
+        def body(group: ProcessGroup) -> list[Any]:
+            data = ElasticStream(
+                ["a"], read=self.documents, collate=list, epochs=1, batch_size=1, shuffle=0,
+                group=group,
+            )  # fmt: skip
+            found = []
+            for batch in data:
+                found.append(batch[0]["text"])
+                batch[0]["text"] += "!"
+                data.applied()
+            return found
+
+        assert Ranks(2).run(body) == [["xxxxx", "xxxxx", "xxxxx", "xx"], ["xxxxx"] * 4]
+
+    def test_what_cannot_be_copied_is_given_as_it_is(self) -> None:
+        lock = threading.Lock()
+        data = ElasticStream(
+            ["a"], read=lambda _: [(lock, torch.ones(2), {1})], collate=list, epochs=1,
+            batch_size=1,
+        )  # fmt: skip
+        ((found, ones, _),) = next(iter(data))
+        ones.zero_()
+        assert found is lock and next(iter(data))[0][1].eq(1).all()

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import IO, Any
 
+import numpy as np
+
 
 def tar_samples(path: str) -> Iterator[dict[str, Any]]:
     """Read a tar as WebDataset writes them: files that lie one after another and have the same name
-    up to its first dot are a sample, `{"__key__": name, extension: bytes}`.
+    up to its first dot are a sample, `{"__key__": name, extension: bytes}`, extensions in small
+    letters. Files without an extension, and hidden ones, are of no sample.
 
     Args:
         path: of a file, or a URL that fsspec knows; it is read from beginning to end.
@@ -22,8 +25,10 @@ def tar_samples(path: str) -> Iterator[dict[str, Any]]:
             if not member.isfile():
                 continue
             name = PurePosixPath(member.name)
-            stem, _, extension = name.name.partition(".")
-            key = str(name.with_name(stem))
+            stem, dot, extension = name.name.partition(".")
+            if not stem or not dot:
+                continue
+            key, extension = str(name.with_name(stem)), extension.lower()
             if sample and sample["__key__"] != key:
                 yield sample
                 sample = {}
@@ -59,14 +64,24 @@ class HuggingFaceShards:
         data = ElasticStream(shards.names, read=shards.read, batch_size=32, epochs=1)
 
     A shard is one of the dataset's own (`num_shards`). What was mapped or filtered before is
-    applied to each; leave `shuffle` to the stream, since a shuffle of the dataset's is another one
-    in each shard.
+    applied to each, so `take`, `skip`, `batch` and interleaving count within a shard. Leave
+    `shuffle` to the stream, since a shuffle of the dataset's is another one in each shard.
 
     Args:
         dataset: an `IterableDataset`, or anything that has `num_shards` and `shard`.
+
+    Raises:
+        ValueError: it is shuffled, or mixed of others, by chance alone: each process would have
+            another order.
     """
 
     def __init__(self, dataset: Any) -> None:
+        if any(map(_is_unseeded, _generators(getattr(dataset, "_ex_iterable", None)))):
+            raise ValueError(
+                "the dataset is shuffled, or interleaved with others, without a seed, so each "
+                "process would have its samples in another order, and a restart lose some: "
+                "expected none, as ElasticStream shuffles by itself, or seed=… where it was"
+            )
         self._dataset = dataset
         self._shards = int(dataset.num_shards)
 
@@ -80,6 +95,22 @@ class HuggingFaceShards:
         if int(shards) != self._shards:
             raise ValueError(f"the dataset has {self._shards} shards: expected {shards}, as before")
         return iter(self._dataset.shard(num_shards=self._shards, index=int(number)))
+
+
+def _generators(iterable: Any) -> Iterator[np.random.Generator]:
+    """Yield the random generators of what a Hugging Face dataset iterates over."""
+    if (generator := getattr(iterable, "generator", None)) is not None:
+        yield generator
+    inner = [getattr(iterable, "ex_iterable", None), *getattr(iterable, "ex_iterables", ())]
+    for one in inner:
+        if one is not None:
+            yield from _generators(one)
+
+
+def _is_unseeded(generator: np.random.Generator) -> bool:
+    # numpy keeps the seed that it was given as the entropy; without one it draws 128 bits.
+    entropy = getattr(generator.bit_generator.seed_seq, "entropy", None)
+    return isinstance(entropy, int) and entropy >= 1 << 64
 
 
 def _open(path: str, *, unpack: bool = False) -> IO[bytes]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import default_collate
 
 from elastic_trainer.data.elastic_data import ElasticData, whole
+from elastic_trainer.data.sample_copy import copy_sample
 from elastic_trainer.data.seeded import kept_generators, seed_generators_by
 from elastic_trainer.data.step_budget import (
     Packing,
@@ -81,8 +82,9 @@ class ElasticStream(ElasticData):
             each shard that is open; 0: no shuffling, of shards neither.
         interleave: shards that a rank reads at once; each sample is of one of them, by chance.
         unit: where samples are counted, most of them that one rank reads of a shard in one go.
-        transform: makes a sample of what was read, in this process; `torch`, `numpy.random` and
-            `random` are seeded for each by (seed, epoch, shard, index).
+        transform: makes a sample of a copy of what was read, in this process; `torch`,
+            `numpy.random` and `random` are seeded for each by (seed, epoch, shard, index). It may
+            be called again for a sample that had no room in a step.
         collate: list of samples -> batch. With `max_tokens` the list itself is the default.
         seed: of the order; a restart must use the same.
         audit: a folder, shared by the ranks, for what `elastic_trainer.data.audit` verifies.
@@ -362,7 +364,7 @@ class ElasticStream(ElasticData):
             with kept_generators():
                 sample = self._prepared(epoch, units[number].shard, *found)
             self._spared = ((epoch, number), sample)
-        return self._spared[1]
+        return copy_sample(self._spared[1])
 
     def _reader(self, epoch: int, number: int, unit: Unit) -> UnitReader:
         if (epoch, number) not in self._readers:
@@ -384,9 +386,10 @@ class ElasticStream(ElasticData):
 
     def _prepared(self, epoch: int, shard: str, index: int, raw: Any) -> Any:
         if self._transform is None:
-            return raw
+            # Packing only reads what it lays into rows.
+            return raw if self.pack is not None else copy_sample(raw)
         seed_generators_by(f"{self.seed}/{epoch}/{shard}/{index}")
-        return self._transform(raw)
+        return self._transform(copy_sample(raw))
 
     # ---- saving
 
