@@ -247,7 +247,9 @@ class PodWorker:
         # Pods share this process' control group: its load is nobody's own.
         variables = {"HOSTNAME": hostname, "VOLCANO_ELASTIC_CONTROL_GROUP": ""}
         variables |= environment.environment(spec, pod, sources, resolve)
-        mounts = self._mounts(spec) if isolation else []
+        message = self._message(spec)
+        variables |= {} if isolation else {termination.VARIABLE: str(message)}
+        mounts = self._mounts(spec, message) if isolation else []
         root, log = self._folder / "root", self._log(container.name)
         root.mkdir(exist_ok=True)
         return Command(
@@ -262,11 +264,15 @@ class PodWorker:
             limit=_memory_limit(spec),
         )
 
-    def _mounts(self, spec: Object) -> list[volume.Mount]:
+    def _message(self, spec: Object) -> Path:
+        """Return the file for a container's termination message, made anew."""
         message = self._folder / f"{spec['name']}.termination"
         message.write_bytes(b"")
         # Whoever the container's programs run as.
         message.chmod(0o666)
+        return message
+
+    def _mounts(self, spec: Object, message: Path) -> list[volume.Mount]:
         path = spec.get("terminationMessagePath") or termination.PATH
         mounts = [volume.Mount(str(message), path)]
         if not self._pod["spec"].get("hostNetwork"):

@@ -7,6 +7,8 @@ from pathlib import Path
 from volcano_elastic.kube.resource import Object
 
 PATH = "/dev/termination-log"
+VARIABLE = "VOLCANO_ELASTIC_TERMINATION_LOG"
+"""Where the file is in a container without mounts, for the trainer."""
 _FILE_BYTES = 4096
 # Of the log, where it stands in for the message.
 _LOG_BYTES, _LOG_LINES = 2048, 80

@@ -232,3 +232,22 @@ def test_nodes_that_are_kept_out_are_named_with_the_reason() -> None:
     assert found["excluded"] == told["excluded"]
     assert "  n7 (workers 3, 4): 2 device errors" in text(found)
     assert "no further round" not in text(description(JOB, [POD], COORDINATOR, None))
+
+
+def test_after_the_end_the_rounds_that_the_status_keeps_are_shown_and_agree_with_failures() -> None:
+    first = {"round": 1, "nodes": 4, "time": "2026-01-01T12:00:00.000000Z", "reason": "start"}
+    lost = "workers 2 and 3 on node-2 lost (its connection ended)"
+    second = {**first, "round": 2, "nodes": 2, "reason": lost, "pauseSeconds": 0.0712}
+    elastic = {"ready": 0, "desired": 2, "restarts": 0}
+    elastic["rounds"] = [{**first, "lost": 2}, {**second, "firstStep": 10, "lastStep": 99}]
+    ended = [{"type": "Succeeded", "status": "True"}]
+    job = {**JOB, "status": {"conditions": ended, "elastic": elastic}}
+    word = {"terminated": {"message": '{"job":"team/bert","rounds":[]}', "exitCode": 0}}
+    pod = {**POD, "status": {"phase": "Succeeded", "containerStatuses": [{"state": word}]}}
+    found = description(job, [pod], None, "its pod does not run")
+    assert (found["rounds"][0]["lost"], found["rounds"][1]["world"]) == (2, 2)
+    shown = text(json.loads(json.dumps(found)))
+    assert f"    2     2   0.071 s  10..99            {lost}" in shown
+    assert "Failures: no worker's own; 2 workers were lost with" in shown
+    assert "ended round 1\n" in shown
+    assert '{"job"' not in shown

@@ -22,6 +22,7 @@ from tests.operator.measuring import (
     measured,
     measuring,
     token_of,
+    worker_zero,
 )
 from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob import parse
@@ -32,6 +33,7 @@ from volcano_elastic.operator.failure_report import Exclusion
 from volcano_elastic.operator.straggler_report import SlowRank, to_leave
 from volcano_elastic.operator.token import HEADER
 from volcano_elastic.pytorchjob.goodput import POD_STARTUP, TOLD
+from volcano_elastic.pytorchjob.label import JOB_NAME
 
 Object = dict[str, Any]
 
@@ -224,6 +226,17 @@ async def test_a_job_that_ends_has_its_last_ledger_at_once(monkeypatch: pytest.M
         async with asyncio.timeout(120):
             while written() != [1, 2]:  # noqa: ASYNC110  # a plain server
                 await asyncio.sleep(0.05)
+        rounds = [{"round": 1, "world": 2, "time": 1e9, "reason": "start"}]
+        pod = worker_zero(phase="Succeeded")
+        word = {"state": {"terminated": {"message": answer(rounds=rounds).decode()}}}
+        pod["status"]["containerStatuses"] = [word]
+        pod["metadata"] |= {"resourceVersion": "98", "labels": {JOB_NAME: "a"}}
+        cluster.pods.note_write(pod)  # the coordinator's host ends last
+        async with asyncio.timeout(120):
+            while "rounds" not in server.patches[-1]["status"]["elastic"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        (kept,) = server.patches[-1]["status"]["elastic"]["rounds"]
+        assert (kept["round"], kept["reason"]) == (1, "start")
 
 
 async def test_a_node_that_is_left_out_of_training_is_an_event_once() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from volcano_elastic.api import moment
 from volcano_elastic.cli import held_tables
 from volcano_elastic.cli.description_text import text
 from volcano_elastic.cli.observation import (
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from volcano_elastic.kube.client import Client
     from volcano_elastic.kube.resource import Object
 
-_ROUNDS = 10
 _SECONDS = 5.0
 """For the coordinator to answer."""
 _ASKED = 5
@@ -51,7 +51,8 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
     what the script reports, by name; tables [{name, holders, rows, bytes, admitted, evicted,
     updatedPerSecond, skew, hot [{id, share}]}]: embedding tables on workers; verdict: why
     training has failed for good, or null} or null, coordinatorSilent: why, or null; rounds [{round,
-    world, time, reason, pauseSeconds, firstStep, lastStep}]; excluded [{node, workers, reason}]:
+    world, time, reason, pauseSeconds, firstStep, lastStep, lost: workers whose loss ended it}]:
+    the newest, also after the job's end; excluded [{node, workers, reason}]:
     nodes that are in no further round; nodeCheck {rounds, seconds, over: why it is, or null, nodes
     [{node, worker, verdict: proven, faulty or unknown, straggler, note}]}, or null; failures
     [{round, worker, rank, localRank, pid, exitCode, signal, message, stack, time, log}], by time;
@@ -111,18 +112,7 @@ def description(
         if told
         else None,
         "coordinatorSilent": silent,
-        "rounds": [
-            {
-                "round": one["round"],
-                "world": one["world"],
-                "time": one["time"],
-                "reason": one["reason"],
-                "pauseSeconds": one["pause_seconds"],
-                "firstStep": one["first_step"],
-                "lastStep": one["last_step"],
-            }
-            for one in (told.get("rounds") or ())[-_ROUNDS:]
-        ],
+        "rounds": _rounds((status.get("elastic") or {}).get("rounds") or (), told.get("rounds")),
         "excluded": list(told.get("excluded") or ()),
         "nodeCheck": told.get("check"),
         "hangs": list(told.get("hangs") or ()),
@@ -133,6 +123,25 @@ def description(
         "pods": [_pod(pod) for pod in pods],
         "look": _where_to_look(meta, pods, failures),
     }
+
+
+def _rounds(known: Sequence[Mapping[str, Any]], told: object) -> list[dict[str, Any]]:
+    """Return the newest rounds that the status keeps, or the coordinator tells of."""
+    from volcano_elastic.operator import round_history, round_report
+
+    return [
+        {
+            "round": one["round"],
+            "world": one["nodes"],
+            "time": moment.parse(one["time"]).timestamp(),
+            "reason": one.get("reason", ""),
+            "pauseSeconds": one.get("pauseSeconds"),
+            "firstStep": one.get("firstStep"),
+            "lastStep": one.get("lastStep"),
+            "lost": one.get("lost", 0),
+        }
+        for one in round_history.merged(known, round_report.read(told))
+    ]
 
 
 def _camel(one: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,6 +157,8 @@ def _progress(told: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _pod(pod: Mapping[str, Any]) -> dict[str, Any]:
+    from volcano_elastic.operator.last_word import is_one as is_last_word
+
     status = pod.get("status") or {}
     containers = status.get("containerStatuses") or ()
     words = [
@@ -155,6 +166,7 @@ def _pod(pod: Mapping[str, Any]) -> dict[str, Any]:
         for container in containers
         for state in ("state", "lastState")
         if (message := ((container.get(state) or {}).get("terminated") or {}).get("message"))
+        and not is_last_word(message)
     ]
     ends = [
         _ending(ended)

@@ -28,8 +28,10 @@ from volcano_elastic.operator import (
     divergence_report,
     failure_report,
     hang_report,
+    last_word,
     load_report,
     progress_report,
+    round_history,
     straggler_report,
 )
 from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
@@ -163,7 +165,8 @@ class Measurement:
             jobs = [job for key in keys if (job := self._builder.parsed_job(key)) is not None]
             try:
                 await asyncio.gather(*(self._hear(session, job) for job in jobs))
-                await asyncio.gather(*map(self._write_last, keys - {job.key for job in jobs}))
+                over = keys - {job.key for job in jobs}
+                await asyncio.gather(*(self._write_last(key, just_now=True) for key in over))
             except Exception:
                 _log.exception("ranges could not be told")
 
@@ -212,6 +215,9 @@ class Measurement:
         if (pause := pause_to_write(elastic.get("pauseSeconds"), report.pause)) is not None:
             change["pauseSeconds"] = pause
         now, desired = self._clock(), job.desired
+        rounds = round_history.to_write(elastic.get(round_history.FIELD) or (), report.rounds)
+        if rounds is not None:
+            change[round_history.FIELD] = rounds
         progress = progress_report.to_write(elastic.get("progress") or {}, report.progress, now)
         if progress is not None:
             change["progress"] = progress
@@ -261,15 +267,21 @@ class Measurement:
         if change and await self._write(job.key, job.uid, change) and "gpuHours" in change:
             self._uses[job.uid] = Use(use.hours, now, desired, now)
 
-    async def _write_last(self, key: str) -> None:
+    async def _write_last(self, key: str, *, just_now: bool = False) -> None:
         """Writes what is known of a job that has ended, or is suspended, and was not written."""
         obj = self._cluster.jobs.get(key)
         uid = "" if obj is None else obj["metadata"]["uid"]
         use, uses = self._uses.pop(uid, None), self._goodput.pop(uid, None)
-        if obj is None or use is None:
+        if obj is None or (use is None and not just_now):
             return
         elastic = (obj.get("status") or {}).get("elastic") or {}
-        found = {"gpuHours": round(use.hours, 4), "goodput": uses}
+        found: dict[str, Any] = {} if use is None else {"gpuHours": round(use.hours, 4)}
+        word = last_word.read(obj, self._cluster.pods_of(obj)) if _ended(obj) else None
+        known = uses if uses is not None else elastic.get("goodput") or {}
+        if spent := kept(known, word.goodput if word else None):
+            found["goodput"] = spent
+        if _ended(obj):
+            found |= last_word.to_write(obj, word, self._clock())
         change = {name: value for name, value in found.items() if value != elastic.get(name)}
         if change:
             await self._write(key, uid, change)
@@ -375,6 +387,9 @@ class Measurement:
             return
         if new is not None:
             self._ended.begin(key, new)
+            # Its host waits for the other agents, and ends after the job has.
+            if last_word.left(new) and not last_word.left(old):
+                self._ask_now(key)
         elif self._builder.parsed_job(key) is not None and self._ended.end(key, pod):
             self._ask_now(key)
 

@@ -28,6 +28,11 @@ class ReportedRound:
     ended: datetime | None = None
     pause: float | None = None
     """Seconds from the last step of the round before to the first of this one."""
+    first: int | None = None
+    """Number of its first step."""
+    last: int | None = None
+    lost: int = 0
+    """Workers whose loss ended it."""
 
 
 def read(reported: object) -> tuple[ReportedRound, ...]:
@@ -54,12 +59,19 @@ def _round(entry: object) -> ReportedRound | None:
         _moment(entry, "last_step_time"),
         _moment(entry, "end_time"),
         _number(pause),
+        _count(entry.get("first_step")),
+        _count(entry.get("last_step")),
+        _count(entry.get("lost")) or 0,
     )
 
 
 def _moment(entry: Mapping[str, Any], name: str) -> datetime | None:
     found = _number(entry.get(name))
     return None if found is None else datetime.fromtimestamp(found, UTC)
+
+
+def _count(found: object) -> int | None:
+    return found if type(found) is int and 0 <= found < 1 << 53 else None
 
 
 def _number(found: object) -> float | None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from elastic_trainer.coordinator.last_word import leave_last_word
 from elastic_trainer.coordinator.status import metrics, progress, status
 from elastic_trainer.coordinator.transitions import TRANSITIONS, as_table
 from elastic_trainer.failures.record import KEPT, with_failure
@@ -172,3 +173,20 @@ def test_gpu_time_that_a_broken_round_moves_to_another_use_is_no_counter() -> No
     job.say("a0", WorkersFailed(1))
     assert training().value < before.value, "the open step came to nothing"
     assert before.kind == "gauge"
+
+
+def test_the_last_word_is_left_for_kubernetes_where_nobody_wrote_another(tmp_path: Path) -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0)
+    job.say("a0", Progress(1, 9, samples=640, total_samples=640))
+    told = status(job.state, "ns/job", job.now, 0.0)
+    path = tmp_path / "termination-log"
+    leave_last_word(told, path)
+    assert not path.exists(), "not in a container"
+    path.touch()
+    leave_last_word(told, path)
+    left = json.loads(path.read_text())
+    assert left["progress"]["samples"] == left["progress"]["total"] == 640
+    assert [one["last_step"] for one in left["rounds"]] == [9]
+    path.write_text("KeyError: 'x'")
+    leave_last_word(told, path)
+    assert path.read_text() == "KeyError: 'x'"

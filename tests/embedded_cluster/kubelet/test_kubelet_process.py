@@ -202,6 +202,14 @@ async def test_a_volume_that_a_plain_process_cant_have_is_refused_in_words(
         await _refused(world)
 
 
+async def test_a_plain_container_is_told_where_its_last_words_go(
+    plain_cluster: LocalCluster,
+) -> None:
+    async with cleared(plain_cluster) as world:
+        await world.create("p", "sh", "-c", 'echo done > "$VOLCANO_ELASTIC_TERMINATION_LOG"')
+        assert state_of(await world.phase("p", "Succeeded"))["message"] == "done\n"
+
+
 async def _refused(world: World) -> None:
     await world.create(
         "p",

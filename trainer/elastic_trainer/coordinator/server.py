@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from elastic_trainer.coordinator import node_range
 from elastic_trainer.coordinator.agent_session import BEAT, CLOSE, OUTBOX, PER_SECOND, AgentSession
 from elastic_trainer.coordinator.goodput import Ledger
+from elastic_trainer.coordinator.last_word import leave_last_word
 from elastic_trainer.coordinator.lease_server import LeaseService
 from elastic_trainer.coordinator.model import (
     Checking,
@@ -202,6 +203,8 @@ class CoordinatorServer:
             if envelope is None:
                 envelope = encoded[id(effect.message)] = _encoded(effect.message)
             session.put(envelope)
+        if self.state.phase is Phase.FINISHED and before[0] is not Phase.FINISHED:
+            leave_last_word(self.status())  # agents, and then pods, end when they hear of it
         if before != (self.state.phase, self.state.last_round):
             log.info(
                 "%s: %s, round %d, %d nodes, step %d, for: %s",

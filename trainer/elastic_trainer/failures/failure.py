@@ -12,12 +12,10 @@ from pathlib import Path
 from elastic_trainer.failures.failure_rule import FailureRule
 from elastic_trainer.failures.node_fault import ended_by_a_peer, node_fault
 from elastic_trainer.failures.record import OUT_OF_MEMORY, signal_name
+from elastic_trainer.failures.termination_log import TERMINATION_BYTES, TERMINATION_LOG
 from elastic_trainer.link import error_file
 from elastic_trainer.protocol.message import Failed
 
-TERMINATION_LOG = Path("/dev/termination-log")
-TERMINATION_BYTES = 4096
-"""All that Kubernetes takes of it."""
 KEPT_LOGS = 20
 """Attempts of this node's workers whose output is kept."""
 _KEPT = "failed"

@@ -1,0 +1,121 @@
+"""Rounds in a job's status: what is kept of what coordinators tell, and for how long."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from elastic_trainer.coordinator.last_word import last_word as last_word_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.operator.measuring import job, worker_zero
+from volcano_elastic.operator import last_word
+from volcano_elastic.operator.round_history import MOST, merged, to_write
+from volcano_elastic.operator.round_report import ReportedRound, read
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def made(number: int, reason: str = "start", **more: Any) -> ReportedRound:
+    return ReportedRound(number, 4, NOW + timedelta(minutes=number), reason, **more)
+
+
+def test_a_round_is_written_when_it_is_new_and_when_its_pause_or_loss_is_known() -> None:
+    one = made(1, first=0, last=5)
+    known = to_write((), [one])
+    assert known is not None and known[0]["lastStep"] == 5
+    moved = replace(one, last=9)
+    assert to_write(known, [moved]) is None, "steps alone are no news"
+    ended = replace(moved, lost=2)
+    known = to_write(known, [ended])
+    assert known is not None and (known[0]["lastStep"], known[0]["lost"]) == (9, 2)
+    lost = "workers 2 and 3 on gpu-7 lost (silent)"
+    known = to_write(known, [ended, made(2, lost)])
+    assert known is not None and "pauseSeconds" not in known[1]
+    known = to_write(known, [ended, made(2, lost, pause=0.07, first=10, last=11)])
+    assert known is not None
+    assert (known[1]["pauseSeconds"], known[1]["firstStep"]) == (0.07, 10)
+    assert known[1]["time"] == "2026-01-01T12:02:00.000000Z"
+
+
+def test_a_coordinator_that_began_anew_takes_nothing_away() -> None:
+    known = merged((), [made(1, lost=1), made(2, "worker 3 lost", pause=0.5, first=10)])
+    adopted = ReportedRound(2, 3, NOW + timedelta(minutes=9), "worker 3 lost", first=40, last=50)
+    after = merged(known, [adopted, made(3, "worker 3 joined")])
+    assert [one["round"] for one in after] == [1, 2, 3]
+    assert after[0]["lost"] == 1
+    assert (after[1]["pauseSeconds"], after[1]["firstStep"], after[1]["lastStep"]) == (0.5, 10, 50)
+    anew = ReportedRound(1, 2, NOW + timedelta(hours=1), "start")
+    assert [one["round"] for one in merged(after, [anew])] == [1, 2, 3, 1]
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 10**6), st.sampled_from("ab"))))
+def test_whatever_is_told_few_rounds_are_kept_and_told_again_they_stay(told: Any) -> None:
+    reported = [
+        ReportedRound(number, 1, NOW + timedelta(seconds=later), reason)
+        for number, later, reason in sorted(told)
+    ]
+    once = merged((), reported)
+    assert len(once) <= MOST
+    assert merged(once, reported[-1:]) == once
+
+
+def _told(**more: Any) -> dict[str, Any]:
+    rounds = [
+        {"round": n, "world": 2, "time": 1e9 + n, "reason": "worker 1 joined; " * 6, "lost": 0}
+        | {"first_step": 10 * n, "last_step": 10 * n + 9, "pause_seconds": 0.1}
+        for n in range(1, 31)
+    ]
+    spent = {"id": "x", "milliseconds": {}}
+    progress = {"samples": 900, "total": 900, "remaining_seconds": 0.0}
+    told = {"job": "team/a", "round": 30, "rounds": rounds, "goodput": spent}
+    return told | {"metrics": {}, "progress": progress} | more
+
+
+def _ended_pod(message: str) -> dict[str, Any]:
+    pod = worker_zero(phase="Succeeded")
+    pod["status"]["containerStatuses"] = [{"state": {"terminated": {"message": message}}}]
+    return pod
+
+
+def _ended_job(condition: str, percentage: int) -> dict[str, Any]:
+    obj = job()
+    obj["status"]["conditions"] = [{"type": condition, "status": "True"}]
+    progress = {"progressPercentage": percentage, "estimatedRemainingSeconds": 7}
+    obj["status"]["elastic"]["progress"] = progress
+    return obj
+
+
+def test_what_a_coordinator_leaves_is_read_from_its_pod_at_the_jobs_end() -> None:
+    text = last_word_of(_told())
+    obj = _ended_job("Succeeded", 90)
+    assert len(text.encode()) <= 4096 and last_word.is_one(text)
+    word = last_word.read(obj, [_ended_pod("KeyError: 'x'"), _ended_pod(text)])
+    assert word is not None and word.rounds == read(_told()["rounds"])[-10:]
+    found = last_word.to_write(obj, word, NOW)
+    assert [one["round"] for one in found["rounds"]] == list(range(21, 31))
+    assert found["progress"]["progressPercentage"] == 100
+    assert found["progress"]["estimatedRemainingSeconds"] == 0
+    obj["status"]["elastic"] |= found
+    assert last_word.to_write(obj, word, NOW) == {}, "once"
+
+
+def test_long_reasons_and_figures_leave_the_newest_rounds_in_the_message() -> None:
+    told = _told(metrics={f"{n:x>63}": "1" * 63 for n in range(16)})
+    for one in told["rounds"]:
+        one["reason"] = "ä" * 190
+    text = last_word_of(told)
+    assert len(text.encode()) <= 4096
+    assert json.loads(text)["rounds"][-1:] in ([], [{**told["rounds"][-1]}])
+    assert json.loads(last_word_of(told | {"rounds": [], "metrics": {"x": "1" * 9999}}))
+
+
+def test_how_far_a_job_came_is_unset_where_nobody_told_and_kept_where_it_failed() -> None:
+    unset = {"progressPercentage": None, "estimatedRemainingSeconds": None}
+    assert last_word.to_write(_ended_job("Succeeded", 90), None, NOW) == {"progress": unset}
+    assert last_word.to_write(_ended_job("Succeeded", 100), None, NOW) == {}
+    assert last_word.to_write(_ended_job("Failed", 90), None, NOW) == {}
+    assert last_word.read(job(), [_ended_pod('{"job":"team/other"}'), _ended_pod("{")]) is None
