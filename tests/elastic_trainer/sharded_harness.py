@@ -36,10 +36,20 @@ from elastic_trainer.store.slot import Slot, find_labels
 from elastic_trainer.store.storage import Storage
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from tests.elastic_trainer.sharded_round import POINTS, STEPS, Loss, Round, run_rank, train_alone
+from tests.elastic_trainer.sharded_round import (
+    POINTS,
+    SHOW_STACKS,
+    STEPS,
+    Loss,
+    Round,
+    run_rank,
+    train_alone,
+)
 
 MOST_ROUNDS = 12
 ROUND_SECONDS = 120.0
+STACKS_SECONDS = 1.0
+"""For processes that hang, or wait for one that failed, to write where they are."""
 KEPT_STORES = 3
 """Stores kept at once, of rounds with a store of their own."""
 LOST_SECONDS = 0.05
@@ -212,6 +222,10 @@ class Training:
                     break
                 time.sleep(0.002)
         finally:
+            if -signal.SIGKILL not in ended.values() and len(ended) < len(ranks):
+                for pid in ranks.keys() - ended.keys():
+                    os.kill(pid, SHOW_STACKS)
+                time.sleep(STACKS_SECONDS)
             for pid in ranks.keys() - ended.keys():
                 os.kill(pid, signal.SIGKILL)
             before = dict(ended)

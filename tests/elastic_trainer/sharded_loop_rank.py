@@ -8,6 +8,7 @@ import io
 import os
 import pickle
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +19,13 @@ from elastic_trainer import ElasticLoop, WorkerLink
 from elastic_trainer.checkpoint.restorer import Restorer
 from elastic_trainer.link.message import StopAt
 from elastic_trainer.link.order import Order
+from elastic_trainer.loop import round_member
 from elastic_trainer.parent_death import die_with
 from elastic_trainer.store.slot import Slot
 
 from tests.elastic_trainer.sharded_round import (
+    NEVER_SECONDS,
+    SHOW_STACKS,
     STEPS,
     Extra,
     Rank,
@@ -33,8 +37,6 @@ from tests.elastic_trainer.sharded_round import (
     train_late,
     whole,
 )
-
-HANG_SECONDS = 100
 
 
 def run_life(folder: Path, name: str, environment: Mapping[str, str]) -> NoReturn:
@@ -49,7 +51,7 @@ def run_life(folder: Path, name: str, environment: Mapping[str, str]) -> NoRetur
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
-    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+    faulthandler.register(SHOW_STACKS)
     os.environ.update(environment)
     code = 1
     try:
@@ -111,7 +113,8 @@ class _Life(Rank):
         number = self._loop.link.round
         self.round = pickle.loads((self.folder / f"round-{number}").read_bytes())
         self.rank = int(os.environ["RANK"])
-        self._hits, self.reads, self._restoring, self._asked = 0, 0, True, False
+        self._hits, self._mirrored, self.reads = 0, 0, 0
+        self._restoring, self._asked = True, False
         self._said.close()
         self._said = open(self.folder / f"said-{number}-{self.rank}", "w", buffering=1)  # noqa: SIM115
         model, optimizer, self._extra = make_all(self.round)
@@ -144,6 +147,9 @@ class _Life(Rank):
             if self.rank == 0:
                 (self.folder / "final.new").write_bytes(file.getvalue())
                 os.rename(self.folder / "final.new", self.folder / "final")
+        if self.round.mirrors and loop.steps + 1 == 2:
+            while self._mirrored < self.round.mirrors:
+                time.sleep(0.001)
         self.reach("stepped")
 
     def _watch_link(self) -> None:
@@ -173,6 +179,8 @@ class _Life(Rank):
             life._asked = True
             return survey(*arguments)
 
+        # A busy machine may let this rank run, and not who is to say that the round is over.
+        round_member.PATIENCE_SECONDS = NEVER_SECONDS
         Restorer._take_storage_over = surveys  # type: ignore[method-assign]
         WorkerLink.boundary = boundary_known  # type: ignore[method-assign]
         WorkerLink.saved = saved  # type: ignore[assignment,method-assign]

@@ -40,6 +40,7 @@ from elastic_trainer.store.slot import MEMORY_VARIABLE
 from tests.elastic_trainer.sharded_harness import (
     LOST_SECONDS,
     ROUND_SECONDS,
+    STACKS_SECONDS,
     Counts,
     Identity,
     Store,
@@ -47,7 +48,7 @@ from tests.elastic_trainer.sharded_harness import (
     Violation,
 )
 from tests.elastic_trainer.sharded_loop_rank import run_life
-from tests.elastic_trainer.sharded_round import Round
+from tests.elastic_trainer.sharded_round import SHOW_STACKS, Round
 
 
 class _Worker:
@@ -98,6 +99,11 @@ class _Worker:
                 self.code = os.waitstatus_to_exitcode(status)
                 self._connection.close()
         return self.code is not None
+
+    def show_stacks(self) -> None:
+        """Have it write to its log where its threads are."""
+        if not self.reap():
+            os.kill(self.pid, SHOW_STACKS)
 
     def kill(self) -> None:
         if self.code is None:
@@ -209,6 +215,9 @@ class LoopTraining(Training):
                         time.sleep(0.001)  # it is about to end
             failed = [one for one in members if one.reap() and one.code not in (0, -signal.SIGKILL)]
             if failed or time.monotonic() > deadline:
+                for worker in members:
+                    worker.show_stacks()
+                time.sleep(STACKS_SECONDS)
                 texts = [
                     f"--- {path.name}\n{path.read_text()[-6000:]}"
                     for path in sorted(self.folder.glob("log-*"))

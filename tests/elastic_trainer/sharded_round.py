@@ -38,6 +38,10 @@ GLOBAL_BATCH = 24
 SAMPLES = 96
 STEPS = 12
 """Steps of a whole training."""
+SHOW_STACKS = signal.SIGUSR1
+"""Has a rank write to its log where its threads are."""
+NEVER_SECONDS = 1000.0
+"""Longer than any training here takes."""
 LATE = 5
 """The step after which the late expert gets its first gradient."""
 POINTS = (
@@ -78,6 +82,8 @@ class Round:
         leavers: nodes that leave there.
         loss: of a node, if any.
         mirror_seconds: how long a part takes to another node's memory, at least.
+        mirrors: so many states come to other nodes' memory, before a rank's second step ends, and
+            none after them; 0: all do.
     """
 
     number: int
@@ -89,6 +95,7 @@ class Round:
     leavers: tuple[int, ...] = ()
     loss: Loss | None = None
     mirror_seconds: float = 0.0
+    mirrors: int = 0
 
     @property
     def world(self) -> int:
@@ -109,7 +116,7 @@ def run_rank(folder: Path, round_: Round, rank: int, port: int, prefix: str) -> 
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
-    faulthandler.dump_traceback_later(100, exit=True)
+    faulthandler.register(SHOW_STACKS)
     code = 1
     try:
         code = Rank(folder, round_, rank).train(port, prefix)
@@ -151,7 +158,7 @@ class _Agent(WorkerLink):
 class Rank:
     def __init__(self, folder: Path, round_: Round, rank: int) -> None:
         self.folder, self.round, self.rank = folder, round_, rank
-        self._hits = 0
+        self._hits = self._mirrored = 0
         self._restoring = True
         self.reads = 0
         """Files of states in storage that were opened to restore one."""
@@ -267,7 +274,8 @@ class Rank:
         receive = mirror_module._receive
 
         def slowly(*arguments: Any) -> None:
-            time.sleep(self.round.mirror_seconds)
+            over = 0 < self.round.mirrors <= self._mirrored
+            time.sleep(NEVER_SECONDS if over else self.round.mirror_seconds)
             receive(*arguments)
 
         mirror_module._receive = slowly
@@ -286,6 +294,7 @@ class Rank:
         def kept(mirror: Any, slot: Any, label: Any, peers: Any) -> bool:
             done = keep(mirror, slot, label, peers)
             if mirror.kept == label.identity:
+                self._mirrored += 1
                 self.log(kind="kept", identity=label.identity)
                 self.reach("mirrored")
             return done

@@ -124,6 +124,23 @@ def test_of_two_joins_in_a_row_the_second_waits_for_the_mirrors_that_the_first_d
         store.close()
 
 
+def test_what_is_on_two_nodes_outlives_later_saves_that_are_on_one() -> None:
+    round_ = Round(1, (0, 1), 1, 0, 1, loss=Loss(1, "stepped", 6), mirrors=1)
+    store = Store()
+    try:
+        with shared_memory() as folder:
+            training = LoopTraining(1, folder, store, Counts())
+            with contextlib.closing(training):
+                assert _train(training, round_) == 1
+                said = training._said(1, 0)
+                kept = [one["identity"][1] for one in said if one["kind"] == "kept"]
+                made = [one["identity"][1] for one in said if one["kind"] == "made"]
+                assert kept == [1] and max(made) == 7
+                assert training._whole_in_memory()[1] == 1
+    finally:
+        store.close()
+
+
 def _train(training: Training, round_: Round) -> int | None:
     """Train for a round and check what came of it; return the node that was lost, if any."""
     training.nodes = list(round_.nodes)
