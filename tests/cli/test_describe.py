@@ -251,3 +251,32 @@ def test_after_the_end_the_rounds_that_the_status_keeps_are_shown_and_agree_with
     assert "Failures: no worker's own; 2 workers were lost with" in shown
     assert "ended round 1\n" in shown
     assert '{"job"' not in shown
+
+
+def test_a_pod_that_is_running_for_kubernetes_alone_is_shown_as_such() -> None:
+    labels = {"training.kubeflow.org/replica-type": "worker"}
+    pods = [
+        {
+            "metadata": {
+                "name": f"bert-worker-{index}",
+                "labels": labels | {"training.kubeflow.org/replica-index": str(index)},
+            },
+            "spec": {"nodeName": "node-2"},
+            "status": {"phase": phase, "containerStatuses": [{"restartCount": 2, "state": state}]},
+        }
+        for index, phase, state in (
+            (0, "Running", {"running": {}}),
+            (1, "Running", {"running": {}}),
+            (2, "Running", {"waiting": {"reason": "CrashLoopBackOff"}}),
+            (3, "Pending", {"waiting": {"reason": "ContainerCreating"}}),
+        )
+    ]
+    found = description(JOB, pods, {**COORDINATOR, "connected": [0]}, None)
+    assert [pod["heard"] for pod in found["pods"]] == [True, False, False, None]
+    shown = text(json.loads(json.dumps(found)))
+    assert "  bert-worker-0: Running on node-2, 2 restarts\n" in shown
+    assert "  bert-worker-1: Running on node-2, 2 restarts, not heard by the coordinator\n" in shown
+    assert "  bert-worker-2: Running (CrashLoopBackOff) on node-2, 2 restarts, not heard" in shown
+    assert "  bert-worker-3: Pending on node-2, 2 restarts\n" in shown
+    silent = description(JOB, pods, None, "it does not run")
+    assert {pod["heard"] for pod in silent["pods"]} == {None}

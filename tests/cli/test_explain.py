@@ -34,6 +34,14 @@ def test_explain_says_why_not_more_and_why_not_less(saved: Any) -> None:
     assert "one more such pod in the queue: ns/a (4 → 3, a-worker-3) would give way" in said
 
 
+def test_explain_counts_no_pod_that_crash_loops_as_running(saved: Any) -> None:
+    loops = tuple(
+        replace(pod, halted="CrashLoopBackOff") if pod.index else pod for pod in FULL.pods
+    )
+    said = run("explain", "ns/a", "--snapshot", saved(replace(FULL, pods=loops))).output
+    assert "in queue default, 1 running\n  not running:  3 CrashLoopBackOff\n" in said
+
+
 def test_explain_json_has_the_documented_fields(saved: Any) -> None:
     found = json.loads(run("explain", "a", "--json", "--snapshot", saved(FULL)).output)
     more = found.pop("ifOneMoreCame")
@@ -47,6 +55,7 @@ def test_explain_json_has_the_documented_fields(saved: Any) -> None:
         "max": 4,
         "size": 4,
         "running": 4,
+        "halted": {},
         "waiting": 0,
         "policy": None,
         "mode": "Active",

@@ -24,6 +24,7 @@ def test_top_shows_sizes_speeds_cooldowns_and_what_comes_next(saved: Any) -> Non
         "max": 4,
         "size": 4,
         "running": 4,
+        "halted": {},
         "samplesPerSecond": 120.0,
         "cooldownSeconds": 30.0,
         "lastChange": "2026-01-01T11:59:30.000000Z",
@@ -65,3 +66,20 @@ def test_the_rest_after_surplus_found_no_place_is_shown_as_the_planner_keeps_it(
     observed = Observation(NOW, world([node("n", 4)], [a], pods(a, "n")))
     found = top_json(observed, plan(observed.snapshot, NOW))["jobs"][0]
     assert (found["next"], found["cooldownSeconds"]) == ("CoolingDown", 40.0)
+
+
+def test_who_crash_loops_or_is_on_a_lost_node_does_not_run() -> None:
+    from rich.console import Console
+
+    a = job("a", 1, 4, 4)
+    started = pods(a, "n", "n", "lost", None)
+    looping = replace(started[1], halted="CrashLoopBackOff")
+    nodes = [node("n", 4), node("lost", 4, ready=False)]
+    seen = world(nodes, [a], [started[0], looping, *started[2:]])
+    (found,) = top_json(Observation(NOW, seen), plan(seen, NOW))["jobs"]
+    assert found["running"] == 1
+    assert found["halted"] == {"CrashLoopBackOff": 1, "NodeNotReady": 1}
+    screen = Console(width=400)
+    with screen.capture() as shown:
+        screen.print(view(Observation(NOW, seen)))
+    assert "1/4 1 CrashLoopBackOff, 1 NodeNotReady" in shown.get()

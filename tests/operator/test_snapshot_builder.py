@@ -88,6 +88,25 @@ def test_an_explicit_min_available_is_the_least_that_is_planned_for() -> None:
     assert (seen.min, seen.desired, seen.max) == (3, 3, 8), "the Master is the fourth"
 
 
+@pytest.mark.parametrize(
+    ("phase", "state", "halted"),
+    [
+        ("Running", {"running": {}}, ""),
+        ("Running", {"waiting": {"reason": "CrashLoopBackOff"}}, "CrashLoopBackOff"),
+        ("Running", {"terminated": {"exitCode": 1, "reason": "Error"}}, "Error"),
+        ("Running", {"waiting": {}}, "Waiting"),
+        ("Pending", {"waiting": {"reason": "ContainerCreating"}}, ""),
+    ],
+)
+def test_a_running_pod_whose_container_does_not_run_says_why(
+    phase: str, state: Any, halted: str
+) -> None:
+    made = pod("lone", phase=phase)
+    made["status"]["containerStatuses"] = [{"name": "pytorch", "state": state}]
+    (seen,) = snapshot(pods=[made]).pods
+    assert seen.halted == halted
+
+
 def test_ended_pods_hold_nothing_but_successes_are_counted() -> None:
     view = snapshot(
         jobs=[job_object(elastic={"min": 1, "max": 4})],

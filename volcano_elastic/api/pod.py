@@ -111,3 +111,13 @@ def exit_code(pod: Mapping[str, Any], container: str) -> int | None:
 def restarts(pod: Mapping[str, Any]) -> int:
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return sum(int(status.get("restartCount", 0)) for status in statuses)
+
+
+def halted(pod: Mapping[str, Any]) -> str:
+    """Return why a container of a running pod doesn't run, in a word; empty where all do."""
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        state = status.get("state") or {}
+        for name in ("waiting", "terminated"):
+            if name in state:
+                return str((state[name] or {}).get("reason") or name.capitalize())
+    return ""

@@ -62,7 +62,9 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
     node, since, batchSeconds, othersBatchSeconds, score, cause: compute or input}]: ranks that
     slow the job down; diverged [{rank, worker, node, since, until: null while it lasts, step,
     agreedStep, outvoted}]: ranks whose state was another than others'; pods [{name, phase,
-    node, restarts, lastWords, ended: how its container ended last, or null}]; look: commands.
+    node, restarts, lastWords, ended: how its container ended last, or null, halted: why a container
+    of a running pod doesn't run, or null, heard: whether the coordinator hears the agent in it, or
+    null}]; look: commands.
 
     \b
     Examples:
@@ -120,7 +122,7 @@ def description(
         "stragglers": [_camel(one) for one in told.get("stragglers") or ()],
         "diverged": [_camel(one) for one in told.get("diverged") or ()],
         "failures": failures,
-        "pods": [_pod(pod) for pod in pods],
+        "pods": [_pod(pod) | {"heard": _heard(pod, told)} for pod in pods],
         "look": _where_to_look(meta, pods, failures),
     }
 
@@ -157,6 +159,7 @@ def _progress(told: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _pod(pod: Mapping[str, Any]) -> dict[str, Any]:
+    from volcano_elastic.api.pod import halted
     from volcano_elastic.operator.last_word import is_one as is_last_word
 
     status = pod.get("status") or {}
@@ -181,7 +184,21 @@ def _pod(pod: Mapping[str, Any]) -> dict[str, Any]:
         "restarts": sum(int(c.get("restartCount") or 0) for c in containers),
         "lastWords": words[0] if words else None,
         "ended": ends[0] if ends else None,
+        "halted": (halted(pod) if status.get("phase") == "Running" else "") or None,
     }
+
+
+def _heard(pod: Mapping[str, Any], told: CoordinatorStatus) -> bool | None:
+    """Tell whether a running worker's agent is connected; None where nobody says."""
+    from volcano_elastic.api.role import elastic
+    from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
+
+    labels, connected = pod["metadata"].get("labels") or {}, told.get("connected")
+    index = labels.get(REPLICA_INDEX, "")
+    is_worker = labels.get(REPLICA_TYPE) == elastic().label and index.isdigit()
+    if not is_worker or connected is None or (pod.get("status") or {}).get("phase") != "Running":
+        return None
+    return int(index) in connected
 
 
 def _ending(terminated: Mapping[str, Any]) -> str:

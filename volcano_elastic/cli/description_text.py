@@ -23,7 +23,9 @@ def text(found: Mapping[str, Any]) -> str:
     lines += ["", "Pods:"]
     for pod in found["pods"]:
         where = f" on {pod['node']}" if pod["node"] else ""
-        lines.append(f"  {pod['name']}: {pod['phase']}{where}, {pod['restarts']} restarts")
+        phase = f"{pod['phase']} ({pod['halted']})" if pod["halted"] else pod["phase"]
+        silent = ", not heard by the coordinator" if pod["heard"] is False else ""
+        lines.append(f"  {pod['name']}: {phase}{where}, {pod['restarts']} restarts{silent}")
         if pod["lastWords"]:
             lines += [f"    | {line}" for line in pod["lastWords"].splitlines()]
     lines += ["", "Look at:", *(f"  {command}" for command in found["look"])]

@@ -27,6 +27,7 @@ from volcano_elastic.cli.observation import (
 )
 from volcano_elastic.cli.plan import decision_json
 from volcano_elastic.cli.top import last_change
+from volcano_elastic.cli.workers_at_work import Workers, workers
 from volcano_elastic.cluster_state.job_state import cap, cooldown_left
 from volcano_elastic.cluster_state.queue_figures import QueueFigures
 from volcano_elastic.cluster_state.reason import WORDS, NoChange, Reason
@@ -42,7 +43,8 @@ _ROOM = (Reason.NO_ROOM, Reason.QUEUE_FULL, Reason.HEADROOM_KEPT, Reason.GUARANT
 @dataclass(frozen=True, slots=True)
 class Explanation:
     job: Job
-    running: int
+    workers: Workers
+    """Those that have been started."""
     waiting: int
     """Workers of its size without a node."""
     decision: Decision | None
@@ -80,7 +82,8 @@ def explain(
     Exits 0; 1 if the job cannot start even if all surplus left; 2 if there is no such job.
 
     \b
-    JSON: job, queue, min, max, size, running, waiting; decision (as in plan) or null;
+    JSON: job, queue, min, max, size, running, halted {why: workers that are started and don't run},
+    waiting; decision (as in plan) or null;
     policy (null: defaults), mode, cooldownSeconds; whyNotMore, whyNotLess
     {reason, words} or null; blocked: a sentence or null;
     queueProblem: a sentence about the Queue's parents, or null;
@@ -127,7 +130,7 @@ def explanation(job: Job, snapshot: Snapshot, now: datetime) -> Explanation:
     figures = made.queues.get(job.queue)
     return Explanation(
         job=job,
-        running=sum(pod.running for pod in mine),
+        workers=workers(snapshot).get(job.key, Workers()),
         waiting=max(0, job.desired - job.succeeded - sum(pod.node is not None for pod in mine)),
         decision=next((d for d in made.decisions if d.job == job.key), None),
         stay=made.unchanged.get(job.key),
@@ -189,7 +192,10 @@ def lines(found: Explanation) -> list[str]:
     job = found.job
     size = plural(job.desired, "worker")
     bounds = f"min {job.min}, max {job.max}" if job.elastic else "not elastic"
-    said = [f"{job.key}: {size} ({bounds}) in queue {job.queue}, {found.running} running"]
+    running = f"{found.workers.running} running"
+    said = [f"{job.key}: {size} ({bounds}) in queue {job.queue}, {running}"]
+    if found.workers.halted:
+        said.append(f"  not running:  {found.workers.words}")
     said.append(f"  policy:       {found.policy.name or 'defaults'}, mode {found.policy.mode}")
     if found.queue_problem:
         said.append(f"  queue:        {found.queue_problem}")
@@ -240,7 +246,8 @@ def _json(found: Explanation) -> dict[str, Any]:
         "min": job.min,
         "max": job.max,
         "size": job.desired,
-        "running": found.running,
+        "running": found.workers.running,
+        "halted": dict(found.workers.halted),
         "waiting": found.waiting,
         "policy": found.policy.name or None,
         "mode": str(found.policy.mode),

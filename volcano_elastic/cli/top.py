@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from volcano_elastic.api.queue_policy import QueuePolicy, effective
-from volcano_elastic.api.role import elastic
 from volcano_elastic.cli.observation import (
     ask,
     json_option,
@@ -27,6 +26,7 @@ from volcano_elastic.cli.observation import (
     print_json,
 )
 from volcano_elastic.cli.plan import console, queues_json
+from volcano_elastic.cli.workers_at_work import Workers, workers
 from volcano_elastic.cluster_state.job_state import cooldown_left
 from volcano_elastic.cluster_state.reason import WORDS
 from volcano_elastic.queue_policy.decision import Plan
@@ -63,8 +63,9 @@ def top(
 
     \b
     JSON (one look): time; queues as in plan;
-    jobs [{job, queue, min, max, size, running, samplesPerSecond, cooldownSeconds,
-    lastChange, lastReason, next}]. next is what the planner would do now: a size, or a reason.
+    jobs [{job, queue, min, max, size, running, halted {why: workers that are started and don't
+    run}, samplesPerSecond, cooldownSeconds, lastChange, lastReason, next}]. next is what the
+    planner would do now: a size, or a reason.
 
     \b
     Examples:
@@ -128,10 +129,12 @@ def _jobs(observed: Observation, made: Plan) -> Table:
     table = _table("JOB", "QUEUE", "SIZE", "MIN", "MAX", "SPEED", "COOLDOWN", "LAST CHANGE", "NEXT")
     for row, job in zip(top_json(observed, made)["jobs"], _ordered(observed), strict=True):
         size = f"{row['running']}/{row['size']}"
+        halted = Workers(0, row["halted"]).words
         table.add_row(
             row["job"],
             row["queue"],
-            f"[green]{size}" if row["size"] > row["min"] else size,
+            (f"[green]{size}[/]" if row["size"] > row["min"] else size)
+            + (f" [red]{escape(halted)}[/]" if halted else ""),
             str(row["min"]),
             str(row["max"]),
             "" if row["samplesPerSecond"] is None else f"{row['samplesPerSecond']:.4g}/s",
@@ -158,11 +161,7 @@ def top_json(observed: Observation, made: Plan) -> dict[str, Any]:
     """The documented form of `top --json`."""
     from volcano_elastic.api import moment
 
-    running: dict[str, int] = {}
-    for pod in observed.snapshot.pods:
-        counts = pod.role == elastic().name and pod.running and not pod.terminating
-        if pod.job is not None and counts:
-            running[pod.job] = running.get(pod.job, 0) + 1
+    at_work = workers(observed.snapshot)
     sizes = {decision.job: decision.new for decision in made.decisions}
     policies = effective(observed.snapshot.policies)
     return {
@@ -175,7 +174,8 @@ def top_json(observed: Observation, made: Plan) -> dict[str, Any]:
                 "min": job.min,
                 "max": job.max,
                 "size": job.desired,
-                "running": running.get(job.key, 0),
+                "running": at_work.get(job.key, Workers()).running,
+                "halted": dict(at_work.get(job.key, Workers()).halted),
                 "samplesPerSecond": job.speeds.get(job.desired),
                 "cooldownSeconds": cooldown_left(
                     job,

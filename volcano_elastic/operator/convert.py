@@ -234,6 +234,7 @@ def convert_pod(obj: Object) -> tuple[Pod | None, str]:
             index=int(index) if index.isdigit() else 0,
             node=spec.get("nodeName") or None,
             running=phase == "Running",
+            halted=api_pod.halted(obj) if phase == "Running" else "",
             terminating=bool(meta.get("deletionTimestamp")),
             protected=is_protected(obj),
             created=moment.parse_optional(meta.get("creationTimestamp")),

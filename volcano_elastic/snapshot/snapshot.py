@@ -92,6 +92,9 @@ class Pod:
     owner: str | None = None
     """Kind and key of the controller of a pod without job, `ReplicaSet shop/web-5d9`, say; None
     without one."""
+    halted: str = field(default="", compare=False)
+    """Why a container of a pod in phase Running doesn't run, as Kubernetes says it:
+    CrashLoopBackOff, say; empty: all do. Plans don't look at it."""
     unschedulable_since: Instant | None = None
     """Since when a pod without job and gang waits, because a scheduler found no node for it."""
 
