@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.operation_count import operations
 
 Taken = tuple[int, str, int]
 """Epoch, shard and index of a sample."""
@@ -226,6 +227,20 @@ class TestCursor:
         elif len(after.open) >= world:
             assert min(held) > 0
         assert after.granted(units, each) == after
+
+    def test_what_it_costs_grows_no_faster_than_the_world(self) -> None:
+        def begin(world: int) -> None:
+            cursor = StreamCursor(world=world).granted(5 * world, 2)
+            assert cursor.next == 2 * world
+
+        def end(world: int) -> None:
+            held = tuple(OpenUnit(number, number % (world // 2)) for number in range(world))
+            cursor = StreamCursor(world=world, next=world, open=held).granted(world, 2)
+            assert sorted(one.owner for one in cursor.open) == list(range(world))
+
+        for moment in (begin, end):
+            few, many = (operations(partial(moment, world)) for world in (40, 400))
+            assert many < 15 * few
 
     def test_a_world_of_the_same_size_keeps_its_shards(self) -> None:
         cursor = StreamCursor(open=(OpenUnit(0, 1, 5),), next=1, world=2)

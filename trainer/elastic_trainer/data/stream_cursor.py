@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 from elastic_trainer.shards.permutation import Permutation
@@ -131,22 +132,15 @@ class StreamCursor:
         """
         opened, following = list(self.open), self.next
         held = Counter(unit.owner for unit in opened)
-        while following < units:
-            owner = min(range(self.world), key=lambda one: (held[one], one))
-            if held[owner] >= each:
-                break
+        fewest = [(held[owner], owner) for owner in range(self.world)]
+        heapify(fewest)
+        while following < units and fewest[0][0] < each:
+            count, owner = fewest[0]
+            heapreplace(fewest, (count + 1, owner))
             opened.append(OpenUnit(following, owner))
-            held[owner] += 1
             following += 1
-        while following >= units and opened:
-            idle = min(range(self.world), key=lambda one: (held[one], one))
-            giver = max(range(self.world), key=lambda one: (held[one], -one))
-            if held[idle] or held[giver] < 2:
-                break
-            place = max(n for n, unit in enumerate(opened) if unit.owner == giver)
-            opened[place] = replace(opened[place], owner=idle)
-            held[idle] += 1
-            held[giver] -= 1
+        if following >= units:
+            _share_last(opened, self.world)
         return replace(self, open=tuple(opened), next=following)
 
     def after(self, said: Iterable[Progress]) -> StreamCursor:
@@ -199,6 +193,25 @@ class StreamCursor:
             tokens=state["tokens"],
             shards=shards,
         )
+
+
+def _share_last(opened: list[OpenUnit], world: int) -> None:
+    """Give who has no unit the last one of who has most, unless that is its only one."""
+    places: list[list[int]] = [[] for _ in range(world)]
+    for place, unit in enumerate(opened):
+        places[unit.owner].append(place)
+    most = [(-len(found), owner) for owner, found in enumerate(places) if len(found) > 1]
+    heapify(most)
+    for idle in (owner for owner in range(world) if not places[owner]):
+        if not most:
+            break
+        count, giver = most[0]
+        place = places[giver].pop()
+        opened[place] = replace(opened[place], owner=idle)
+        if count < -2:
+            heapreplace(most, (count + 1, giver))
+        else:
+            heappop(most)
 
 
 def order(units: Sequence[Unit], *, seed: int, epoch: int, shuffled: bool) -> list[Unit]:
