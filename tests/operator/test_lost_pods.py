@@ -104,6 +104,24 @@ async def test_no_answer_is_no_word_about_other_pods() -> None:
     assert set(lost.of(job).lost) == {"pod-0"}
 
 
+async def test_a_worker_that_is_ready_for_kubernetes_alone_is_counted_as_silent() -> None:
+    cluster, lost, job = world()
+    lost.hear(job, Report(heard=frozenset({0})))
+    assert lost.silent(job) == 0, "worker 1 may only just begin"
+    lost.hear(job, Report(heard=frozenset({0, 1})))
+    lost.hear(job, Report())
+    assert lost.silent(job) == 0, "it is the coordinator that gives no answer"
+    lost.hear(job, Report(heard=frozenset({0})))
+    assert lost.silent(job) == 1
+    obj = cluster.jobs.get(job.key)
+    assert obj is not None
+    gone = pod(1, obj)
+    gone["metadata"]["resourceVersion"] = "2"
+    gone["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    cluster.pods.note_write(gone)
+    assert lost.silent(job) == 0, "Kubernetes knows it, too"
+
+
 async def test_a_coordinators_silence_speaks_against_the_pod_that_was_elected_its_host() -> None:
     cluster, lost, job = world()
     lost.hear(job, Report(heard=frozenset({0, 1}), host="10.0.0.1"))

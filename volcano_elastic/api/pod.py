@@ -113,6 +113,13 @@ def restarts(pod: Mapping[str, Any]) -> int:
     return sum(int(status.get("restartCount", 0)) for status in statuses)
 
 
+def ready(pod: Mapping[str, Any]) -> bool:
+    """Tell whether a pod runs and is ready; pods without kubelet may say nothing of that."""
+    found = condition(pod, "Ready")
+    is_ready = found is None or found.get("status") == "True"
+    return is_ready and (pod.get("status") or {}).get("phase") == "Running"
+
+
 def halted(pod: Mapping[str, Any]) -> str:
     """Return why a container of a running pod doesn't run, in a word; empty where all do."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():

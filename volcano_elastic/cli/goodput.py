@@ -38,7 +38,8 @@ def goodput(name: str, kubeconfig: str | None, as_json: bool) -> None:
     \b
     JSON: job or queue, jobs: how many count, live: whether the coordinator answered,
     milliseconds {use: times processes}, held: their sum, goodput: training's share of it, or null,
-    granted, wanted: milliseconds times workers that were ready, and that max allows.
+    granted, wanted: milliseconds times workers that were ready, less those whose coordinator heard
+    them no more, and that max allows.
     Names of uses are ml-goodput-measurement's where they mean the same.
 
     \b

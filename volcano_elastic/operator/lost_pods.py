@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from volcano_elastic.api import moment
+from volcano_elastic.api import pod as api_pod
 from volcano_elastic.api.pytorchjob import CONTAINER, PyTorchJob
 from volcano_elastic.api.role import elastic
 from volcano_elastic.kube.resource import Object, key_of
@@ -128,6 +129,22 @@ class LostPods:
             self._lost_after,
             self._clock(),
             reached=job.namespace in self._reached,
+        )
+
+    def silent(self, job: PyTorchJob) -> int:
+        """Return how many workers their coordinator has heard, and hears no more, while their pods
+        are ready for Kubernetes, as on a node that it doesn't miss yet."""
+        obj = self._cluster.jobs.get(job.key)
+        contacts = self._contacts.get(job.key, {})
+        silent = {uid for uid, c in contacts.items() if c.heard and c.silent_since and c.witnessed}
+        if obj is None or not silent:
+            return 0
+        pods = (pod for pod in self._cluster.pods_of(obj) if pod["metadata"]["uid"] in silent)
+        return sum(
+            _index(pod["metadata"].get("labels") or {}) is not None
+            and api_pod.ready(pod)
+            and not pod["metadata"].get("deletionTimestamp")
+            for pod in pods
         )
 
     def _judge(self, key: str) -> None:

@@ -255,7 +255,7 @@ class Measurement:
         uses = with_places(
             uses,
             (now - seen) // timedelta(milliseconds=1),
-            int(elastic.get("ready") or 0),
+            max(0, int(elastic.get("ready") or 0) - self._lost_pods.silent(job)),
             job.elastic.max if job.elastic is not None else 0,
         )
         self._goodput[job.uid] = uses

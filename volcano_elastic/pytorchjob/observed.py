@@ -197,7 +197,6 @@ def _replica(
     over = phase in ("Succeeded", "Failed")
     code = api_pod.exit_code(pod, CONTAINER) if over else None
     evicted = api_pod.evicted_at(pod)
-    ready = api_pod.condition(pod, "Ready")
     annotations = meta.get("annotations") or {}
     replica = job.replicas.get(role.name)
     policy = replica.restart_policy if replica else "Never"
@@ -240,7 +239,7 @@ def _replica(
         state=state,
         bound=bool(spec.get("nodeName")),
         running=running,
-        ready=running and (ready is None or ready.get("status") == "True"),
+        ready=api_pod.ready(pod),
         protected=is_protected(pod),
         restarts=taken_over + restarts,
         taken_over=taken_over,
