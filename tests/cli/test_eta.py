@@ -9,8 +9,9 @@ from typing import Any
 from tests.cli.world import FULL, WAITING, run, torch_job
 from tests.forecast.world import past_job
 from tests.queue_policy.world import NOW
-from volcano_elastic.cli.eta import span
+from volcano_elastic.cli.eta import Told, answer, as_values, lines, span
 from volcano_elastic.dashboard.history.history import History
+from volcano_elastic.snapshot.codec import Observation
 
 
 def test_eta_says_when_and_how_it_knows(saved: Any, tmp_path: Path) -> None:
@@ -49,6 +50,44 @@ def test_eta_goes_on_without_a_database_and_refuses_unknown_jobs(saved: Any) -> 
     said = run("eta", "b", *lost)
     assert said.exit_code == 0 and "Warning: without what the dashboard keeps" in said.stderr
     assert run("eta", "ghost", *lost).exit_code == 2
+
+
+def test_an_end_is_not_known_until_training_or_the_past_says_something_of_it() -> None:
+    def told(past: int, **elastic: Any) -> Told:
+        obj = torch_job("a", 1, 4)
+        obj["metadata"] |= {
+            "namespace": "ns",
+            "uid": "u",
+            "creationTimestamp": "2026-01-01T11:59:00Z",
+        }
+        running = {
+            "type": "Running",
+            "status": "True",
+            "lastTransitionTime": "2026-01-01T11:59:30Z",
+        }
+        obj["status"] = {"conditions": [running], "elastic": elastic}
+        ended = []
+        for i in range(past):
+            other = torch_job(f"past-{i}", 1, 1)
+            made = {"uid": f"p{i}", "creationTimestamp": "2026-01-01T09:00:00Z", "namespace": "ns"}
+            other["metadata"] |= made
+            done = {"type": "Succeeded", "status": "True"}
+            begun = {**running, "status": "False", "lastTransitionTime": "2026-01-01T10:00:00Z"}
+            other["status"] = {"conditions": [begun, done]}
+            other["status"]["completionTime"] = "2026-01-01T10:10:00Z"
+            ended.append(other)
+        return answer(Observation(NOW, FULL), ["ns/a"], [obj, *ended], None)
+
+    early = told(0)
+    assert as_values(early)["jobs"] == [{"job": "ns/a", "start": None, "end": None}]
+    assert lines(early)[1:] == [
+        "  starts  it runs already",
+        "  ends    not known yet: its training has not said how much is left (no past jobs known)",
+    ]
+    progress = {"progressPercentage": 20, "estimatedRemainingSeconds": 24}
+    progress["lastUpdatedTime"] = "2026-01-01T12:00:00Z"
+    assert not told(0, progress=progress).unknown
+    assert not told(12).unknown and told(11).unknown == {"ns/a"}
 
 
 def test_times_are_said_in_their_two_largest_units() -> None:

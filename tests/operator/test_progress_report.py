@@ -84,3 +84,11 @@ def test_the_first_word_and_large_changes_are_written_at_once_and_small_ones_in_
     assert to_write(known, None, NOW) is None
     broken = {"progressPercentage": "x", "lastUpdatedTime": "y"}
     assert to_write(broken, Progress(3, None), NOW) is not None
+
+
+def test_that_the_rest_is_known_is_written_at_once() -> None:
+    first = to_write({}, Progress(1, None), NOW)
+    assert first is not None
+    second = to_write(first, Progress(1, 500), NOW + timedelta(seconds=10))
+    assert second is not None and second["estimatedRemainingSeconds"] == 500
+    assert to_write(second, Progress(2, 490), NOW + timedelta(seconds=20)) is None

@@ -54,6 +54,8 @@ class Told:
     jobs: Mapping[str, Forecast]
     known: Mapping[str, bool]
     """True if a job's own training says what is left of it."""
+    unknown: frozenset[str]
+    """Jobs of whose ends nothing can be said yet."""
     past: int
     """Ended jobs that were learnt from."""
     kept: Kept | None
@@ -88,8 +90,10 @@ def eta(
 
     \b
     JSON: time; jobs [{job, start, end: {low, middle, high}}]: times, null where that is later than
-    30 days from now, start null: it runs already; basis {draws, share, pastJobs, saidByTraining:
-    the keys of those jobs}; answers {counted, held} or null.
+    30 days from now, start null: it runs already, end null: not known yet, as of a job that runs
+    whose training hasn't said how much is left while fewer than twelve past jobs are known; basis
+    {draws, share, pastJobs, saidByTraining: the keys of those jobs}; answers {counted, held} or
+    null.
 
     \b
     Examples:
@@ -171,20 +175,40 @@ def answer(
     # Asked twice about one cluster it says the same.
     chance = random.Random(f"{now.isoformat()} {sorted(asked)}")
     found = foretell(scene, asked, chance.random)
-    kept = None if history is None else _keep(history, now, found, there)
+    ended = sum(one.ended is not None for one in past)
+    unknown = frozenset(
+        key
+        for key, one in found.items()
+        if key in there and one.start is None and not end_is_known(there[key], ended)
+    )
+    kept = None if history is None else _keep(history, now, found, there, unknown)
     said = {key: key in there and there[key].remaining is not None for key in asked}
-    return Told(now, found, said, sum(one.ended is not None for one in past), kept)
+    return Told(now, found, said, unknown, ended, kept)
+
+
+def end_is_known(record: JobRecord, past: int) -> bool:
+    """Tell whether anything can be said of when a job that runs will end. By a guess of all jobs'
+    lengths alone, one of a minute would be said to end in an hour.
+
+    Args:
+        past: ended jobs that lengths can be drawn from.
+    """
+    return record.remaining is not None or past >= _FEW
 
 
 def _keep(
-    history: History, now: datetime, found: Mapping[str, Forecast], there: Mapping[str, JobRecord]
+    history: History,
+    now: datetime,
+    found: Mapping[str, Forecast],
+    there: Mapping[str, JobRecord],
+    unknown: frozenset[str],
 ) -> Kept | None:
     answers = []
     for key, one in found.items():
         if key not in there:
             continue
         for what, interval in (("start", one.start), ("end", one.end)):
-            if interval is not None:
+            if interval is not None and not (what == "end" and key in unknown):
                 answers.append(Answer(there[key].uid, now, what, *_times(now, interval)))
     try:
         history.records.say(answers)
@@ -216,7 +240,11 @@ def as_values(told: Told) -> dict[str, Any]:
     return {
         "time": moment.timestamp(told.time),
         "jobs": [
-            {"job": key, "start": shown(one.start), "end": shown(one.end)}
+            {
+                "job": key,
+                "start": shown(one.start),
+                "end": None if key in told.unknown else shown(one.end),
+            }
             for key, one in told.jobs.items()
         ],
         "basis": {
@@ -240,7 +268,15 @@ def lines(told: Told) -> list[str]:
             said.append("  starts  it runs already")
         else:
             said.append(f"  starts  {_words(told.time, one.start)}")
-        said.append(f"  ends    {_words(told.time, one.end)}")
+        if key in told.unknown:
+            said.append(
+                "  ends    not known yet: its training has not said how much is left "
+                f"({_count(told.past, 'past job')} known)"
+            )
+        else:
+            said.append(f"  ends    {_words(told.time, one.end)}")
+    if told.unknown.issuperset(told.jobs):
+        return said
     if told.past < _FEW:
         said.append(
             f"{_count(told.past, 'past job')} known: lengths are guessed, half of all jobs below "

@@ -100,6 +100,8 @@ def to_write(
     if at is not None and (isinstance(before, int) or reported.percentage is None):
         change = 0 if reported.percentage is None else abs(reported.percentage - int(before or 0))
         is_small = change < _MUCH and not (change and reported.percentage == 100)
+        if reported.remaining is not None and known.get("estimatedRemainingSeconds") is None:
+            is_small = False  # forecasts have nothing else to go by
         is_same = not change and metrics == (known.get("metrics") or [])
         if is_small and (is_same or now - at < _WRITE_EVERY):
             return None
