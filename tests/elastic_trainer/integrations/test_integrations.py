@@ -430,3 +430,17 @@ def test_a_stream_of_hugging_faces_goes_on_where_it_stopped(tmp_path: Path) -> N
     seen += taken(again, -1)
     once = [10 * number + n for number in range(3) for n in range(7 + number) if n % 5]
     assert sorted(seen[: len(once)]) == once and sorted(seen) == sorted(2 * once)
+
+
+def test_a_hugging_face_stream_of_no_known_order_is_refused(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="needs the extra [hf]")
+    files = [str(tmp_path / f"{number}.jsonl") for number in range(3)]
+    for number, path in enumerate(files):
+        Path(path).write_text("".join(f'{{"n": {10 * number + n}}}\n' for n in range(10)))
+    found = datasets.load_dataset("json", data_files=files, split="train", streaming=True)
+    seeded = HuggingFaceShards(found.shuffle(seed=0, buffer_size=5))
+    assert sorted(one["n"] for name in seeded.names for one in seeded.read(name)) == [*range(30)]
+    mixed = datasets.interleave_datasets([found, found], probabilities=[0.5, 0.5])
+    for unknown in (found.shuffle(buffer_size=5), found.shuffle().take(20), mixed):
+        with pytest.raises(ValueError, match="without a seed"):
+            HuggingFaceShards(unknown)
