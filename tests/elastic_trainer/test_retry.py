@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from elastic_trainer.retry import (
     STORAGE_SECONDS_VARIABLE,
@@ -80,3 +82,25 @@ async def test_a_coordinator_is_asked_for_as_long_as_it_takes_and_that_is_said_o
     (record,) = caplog.records
     expected = "coordinator: trying again, host:1: connection refused"
     assert record.getMessage() == expected
+
+
+async def test_a_coordinator_that_is_starting_is_no_warning_and_one_that_does_not_start_is_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def no_pause(_: float) -> None:
+        """Waits are counted, not waited."""
+
+    async def asked(tries: int, quiet_seconds: float) -> list[int]:
+        flaky = Flaky(*[Unavailable() for _ in range(tries)])
+
+        async def ask() -> str:
+            return flaky()
+
+        caplog.clear()
+        policy = coordinator_policy(quiet_seconds=quiet_seconds)
+        await policy.call_async(ask, transient=lambda _: True, what="host:1", sleep=no_pause)
+        return [record.levelno for record in caplog.records]
+
+    caplog.set_level(logging.DEBUG, "elastic_trainer.retry")
+    assert await asked(3, 3600.0) == [logging.DEBUG]
+    assert await asked(200, 1.0) == [logging.DEBUG, logging.WARNING]

@@ -2,7 +2,8 @@
 
 A policy says for how long an operation is tried anew and how the waits between tries grow. Which
 errors pass is said by whoever knows them. Waits are exponential with full jitter, so that the pods
-of a job don't come back all at once. The reason is logged once, at the first failure.
+of a job don't come back all at once. The reason is logged once, at the first failure
+that was not expected.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class RetryPolicy:
     """Seconds, at most, before the second try."""
     longest_wait: float
     """Seconds, at most, between two tries."""
+    quiet_seconds: float = 0.0
+    """For how long failures are expected, as of a peer that is starting, and no warning."""
 
     def call(
         self,
@@ -80,10 +83,17 @@ class RetryPolicy:
         return await tenacity.AsyncRetrying(**rules, sleep=sleep)(attempt)
 
     def _rules(self, transient: Callable[[BaseException], bool], what: str) -> dict[str, Any]:
+        warned = False
+
         def say(state: tenacity.RetryCallState) -> None:
-            if state.attempt_number == 1 and state.outcome is not None:
+            nonlocal warned
+            failing = max(state.seconds_since_start or 0.0, state.idle_for)
+            late = failing >= self.quiet_seconds and not warned
+            warned |= late
+            if (late or state.attempt_number == 1) and state.outcome is not None:
                 span = f" for up to {self.seconds:g} s" if math.isfinite(self.seconds) else ""
-                log.warning(
+                log.log(
+                    logging.WARNING if late else logging.DEBUG,
                     "%s: trying again%s%s: %s",
                     self.name,
                     span,
@@ -137,11 +147,12 @@ def storage_policy(seconds: float | None = None) -> RetryPolicy:
     return RetryPolicy("storage", seconds, first_wait=0.1, longest_wait=10.0)
 
 
-def coordinator_policy(seconds: float = math.inf) -> RetryPolicy:
+def coordinator_policy(seconds: float = math.inf, quiet_seconds: float = 0.0) -> RetryPolicy:
     """The policy for a coordinator that doesn't answer: one that ended is started again within a
     second, so tries stay close together.
 
     Args:
         seconds: in total.
+        quiet_seconds: how long it may take to start.
     """
-    return RetryPolicy("coordinator", seconds, first_wait=0.1, longest_wait=0.5)
+    return RetryPolicy("coordinator", seconds, 0.1, 0.5, quiet_seconds)

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 SILENT_SECONDS = 3.0
 """Without a word from the coordinator for so long, connect anew; longer in a large job, where it
 beats more slowly."""
+STARTING_SECONDS = 30.0
+"""For a coordinator to start, which agents that started sooner find nobody at."""
 REFUSED_SECONDS = 45.0
 """How long an agent that is refused tries again: for a moment a name may still lead to the
 coordinator of an earlier job, which has Kubernetes' 30 s to end."""
@@ -85,6 +87,7 @@ class CoordinatorStream:
         self._lost, self._refused, self._where = lost, refused, where
         self.dialled = (identity.host, identity.port)
         """Host and port of the newest try."""
+        self._was_connected = False
         self._attending: asyncio.Task[None] | None = None
         self._dial_now = asyncio.Event()
         self._outbox: asyncio.Queue[AgentMessage | None] | None = None
@@ -104,9 +107,11 @@ class CoordinatorStream:
             self._outbox.put_nowait(message)
 
     async def attend_for_ever(self) -> None:
-        policy = coordinator_policy()
         where = f"{self._identity.host}:{self._identity.port}"
         while not self._closing:
+            # Agents start together, and one of them has the coordinator to start.
+            quiet = 0.0 if self._was_connected else STARTING_SECONDS
+            policy = coordinator_policy(quiet_seconds=quiet)
             await policy.call_async(
                 self._attend_once, transient=_no_answer, what=where, sleep=self._pause
             )
@@ -207,7 +212,8 @@ class CoordinatorStream:
                         outbox.put_nowait(writing.abridged)
                         continue
                     writing.abridged = Whole()
-                    self.connected, self._refused_since = True, None
+                    self.connected = self._was_connected = True
+                    self._refused_since = None
                     self.ended_by = None
                     if isinstance(message, Heartbeat):
                         self._beat = message.beat_seconds
