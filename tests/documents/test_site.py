@@ -34,6 +34,15 @@ def test_the_contents_have_each_page_once() -> None:
     assert {f"docs/{file.name}" for file in (ROOT / "docs").glob("*.md")} <= set(DOCUMENTS)
 
 
+def test_the_index_has_one_line_for_each_document() -> None:
+    lines = (ROOT / "docs" / "README.md").read_text().splitlines()
+    named = [
+        found for line in lines for found in re.findall(r"^\| \[([\w-]+\.md)\]\(\1\) \|", line)
+    ]
+    there = {file.name for file in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert sorted(named) == sorted(there)
+
+
 def test_the_reference_has_every_command_field_and_name() -> None:
     text = commands()
     assert [name for name in _COMMANDS if f"\n## volcano-elastic {name}\n" not in text] == []

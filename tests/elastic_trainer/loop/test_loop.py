@@ -205,7 +205,7 @@ def test_all_killed_at_once_go_on_from_the_commit(job: Job) -> None:
     assert sound(job), job.logs()
 
 
-def test_alone_it_is_a_plain_loop(tmp_path: Path) -> None:
+def test_alone_it_is_a_plain_loop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def train(epochs: int) -> tuple[int, float]:
         torch.manual_seed(0)
         net = torch.nn.Linear(2, 1)
@@ -219,9 +219,11 @@ def test_alone_it_is_a_plain_loop(tmp_path: Path) -> None:
         return loop.steps, net.weight.sum().item()
 
     steps, weight = train(2)
-    assert steps == 6
+    assert steps == 6 and "training is complete" not in caplog.text
     assert train(2) == (6, weight)  # restored, nothing left to do
-    assert train(3)[0] == 9
+    assert "all 2 epochs were done at step 6, and no step is left" in caplog.text
+    caplog.clear()
+    assert train(3)[0] == 9 and "training is complete" not in caplog.text
 
 
 def test_an_error_of_the_body_is_the_users(tmp_path: Path) -> None:

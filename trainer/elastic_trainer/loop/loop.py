@@ -217,7 +217,7 @@ class ElasticLoop:
         """Nobody leaves, and all have a place in the next round."""
         self._committed = False
         """At a fence, all ranks have committed, as too few stay."""
-        self._ended = False
+        self._ended = self._said_complete = False
         """The last step is committed, and the agent knows."""
         self._undone: ExtraBackup | None = None
         """The step's body is to be done again, and what follows it is not to count."""
@@ -324,6 +324,7 @@ class ElasticLoop:
     def _batches(self) -> Iterator[Any]:
         while True:
             self._enter()
+            self._say_if_complete()
             if self.link.stepless:
                 self._stand(self.link.await_fence(self.data.steps))
                 self._disconnect()
@@ -386,6 +387,18 @@ class ElasticLoop:
         that is undone. Called in `begin`, it ends the loop before another step.
         """
         self._stopping = True
+
+    def _say_if_complete(self) -> None:
+        """A script that is run again after its end would else end without a word."""
+        made = not self._ended and not self._said_complete and self.rank == 0
+        if made and self.steps and self.data.cursor.epoch >= self.data.epochs:
+            self._said_complete = True
+            log.warning(
+                "training is complete: by its newest commit all %d epochs were done at step %d, "
+                "and no step is left; train on with more epochs, or anew in another folder",
+                self.data.epochs,
+                self.steps,
+            )
 
     def _warn_of_uncommitted(self) -> None:
         """The loop was left by `break`, or by an error, whose state nobody may want to keep."""
