@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -106,20 +107,34 @@ def test_a_join_waits_for_no_mirror_and_what_is_on_two_nodes_outlives_a_loss_aft
 
 
 def test_of_two_joins_in_a_row_the_second_waits_for_the_mirrors_that_the_first_did_not() -> None:
-    # What the first node has alone at the first join is no longer all of it at the second.
+    # What is on no two nodes at the first join is so no longer at the second.
     rounds = (
-        Round(1, (0,), 1, 0, 1, fence=4),
-        Round(2, (1, 0), 1, 0, 1, fence=5, mirror_seconds=2),
-        Round(3, (1, 0, 2), 1, 0, 1, loss=Loss(1, "stepped", 1), mirror_seconds=1000),
+        Round(1, (0, 1), 1, 0, 1, fence=4, mirror_seconds=1000),
+        Round(2, (2, 0, 1), 1, 0, 1, fence=5, mirror_seconds=2),
+        Round(3, (2, 0, 1, 3), 1, 0, 1, loss=Loss(2, "stepped", 1), mirror_seconds=1000),
     )
+    assert _left_after(rounds) >= 4
+
+
+def test_who_was_alone_makes_no_step_with_others_before_they_have_mirrors() -> None:
+    rounds = (
+        Round(1, (0,), 1, 0, 9, fence=5),
+        Round(2, (1, 0), 1, 0, 9, loss=Loss(0, "in a step", 0), mirror_seconds=1),
+    )
+    assert _left_after(rounds) == 5
+
+
+def _left_after(rounds: Sequence[Round]) -> int:
+    """Train for these rounds; return the newest step that memory then holds whole."""
     store = Store()
     try:
         with shared_memory() as folder:
             training = LoopTraining(1, folder, store, Counts())
             with contextlib.closing(training):
                 for round_ in rounds:
-                    assert _train(training, round_) == (1 if round_.loss else None)
-                assert training._whole_in_memory()[1] >= 4
+                    lost = round_.loss.node if round_.loss else None
+                    assert _train(training, round_) == lost
+                return training._whole_in_memory()[1]
     finally:
         store.close()
 

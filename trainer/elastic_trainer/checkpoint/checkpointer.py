@@ -337,25 +337,29 @@ class Checkpointer:
         self.make_room()
         if identity != NOTHING:
             self._mirror_restored()
+        if self._memory is not None and self._memory.mirror is not None:
+            self._memory.mirror.begin(self._group)
 
     def _mirror_restored(self) -> None:
         """Bring each part of a sharded state that was restored to two nodes' memory again, beside
-        this world's first steps; on all ranks."""
+        this world's first steps, or before them where all of it was one node's; on all ranks."""
         shards, memory = self._shards, self._memory
         if shards is None or memory is None or memory.mirror is None:
             return
         training, identity = self._restorer.training, self._identity
         own = memory.find_own(training, identity, self._group)
         held = own is not None and memory.mirror.holds(training, identity, self._group)
-        said = self._group.gather((held, memory.mirror.spared))
+        said = self._group.gather((held, memory.mirror.spared, memory.mirror.was_alone))
         # Until then a node's loss takes all back to what was on two nodes before.
-        mirrored = min(identity, max(spared for _, spared in said))
+        mirrored = min(identity, max(spared for _, spared, _ in said))
         memory.spare(training, identity, mirrored)
-        if all(one for one, _ in said):
+        if all(one for one, _, _ in said):
             memory.mirror.found(identity)
             return
         memory.mirror.spared = mirrored
         shards.mirror(*(own or self._save_to_memory()))
+        if any(was_alone for _, _, was_alone in said):
+            shards.await_mirrors()
 
     def _is_kept(self, found: Recovery) -> bool:
         """Tells whether the state is in storage, or on its way there; on other ranks than 0,

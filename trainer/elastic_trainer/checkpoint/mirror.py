@@ -54,6 +54,8 @@ class Mirror:
         self.spared = NOTHING
         """The state that is on two nodes and that saves leave alone, of this world or an earlier
         one."""
+        self.was_alone = False
+        """This process's last world was one node's, so that no other has anything of it."""
 
     def renew(self, own: Slots) -> Mirror:
         """Return it for another world.
@@ -62,8 +64,12 @@ class Mirror:
             own: as the constructor's.
         """
         renewed = Mirror(own, self._slots.renew(), self._distance)
-        renewed.spared = self.spared
+        renewed.spared, renewed.was_alone = self.spared, self.was_alone
         return renewed
+
+    def begin(self, group: ProcessGroup) -> None:
+        """Know the ranks of this world, once what was in the last one is not asked any more."""
+        self.was_alone = self._distance % group.world == 0
 
     def keep(self, slot: Slot, label: Label, peers: Peers) -> bool:
         """On all ranks: hands this rank's part on, and takes another's. Whether that was done."""
