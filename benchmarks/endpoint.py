@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import secrets
-import socket
+from embedded_cluster.readiness import free_port
 
-PORTS = range(10_000, 30_000)
-"""None that the kernel gives to connections: one of those may have it before it is listened at."""
+PORTS = 3
+"""The coordinator's own, then that of its status, then that of who would succeed it."""
 
 
 def free_endpoint() -> int:
-    """A port that is free, and whose next one is."""
-    for _ in range(100):
-        port = secrets.choice(PORTS)
-        with (
-            socket.socket() as first,
-            socket.socket() as second,
-            contextlib.suppress(OSError),
-        ):
-            first.bind(("127.0.0.1", port))
-            second.bind(("127.0.0.1", port + 1))
-            return port
-    raise SystemExit("error: no two neighbouring ports of 127.0.0.1 are free; end what holds them")
+    """Return a port that is this process's until it ends, as the next two are."""
+    return free_port(PORTS)

@@ -9,7 +9,6 @@ are of the whole: asking, messages, and the servers' work.
 from __future__ import annotations
 
 import multiprocessing
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,15 +25,11 @@ from elastic_trainer.embeddings.exchange import Update
 from elastic_trainer.embeddings.row_optimizer import Adagrad
 from elastic_trainer.parameter_server.client import ServedTables
 
+from embedded_cluster.readiness import free_port
+
 RATE = 0.01
 MESSAGE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 Ask = Callable[[np.ndarray, np.ndarray], object]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def serve_static(port: int, rows: int, width: int) -> None:

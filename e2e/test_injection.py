@@ -14,8 +14,9 @@ import pytest
 from elastic_trainer.inject.carry import carry
 
 from e2e.stage import Stage, running
-from e2e.test_torchrun import manifest, steps, trains, unused_port
+from e2e.test_torchrun import manifest, steps, trains
 from embedded_cluster.conformance.control_plane import ControlPlane
+from embedded_cluster.readiness import free_port
 from volcano_elastic.kube.resource import PYTORCHJOBS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
@@ -54,7 +55,7 @@ def job(stage: Stage, python: Path, annotations: dict[str, str], *, workers: int
     command = ["sh", "-c", f"exec {run} >> {folder}/worker-$VOLCANO_ELASTIC_POD_INDEX.log 2>&1"]
     policy: dict[str, Any] = {"minReplicas": 1, "maxReplicas": workers, "cooldownSeconds": 0}
     policy["rdzvBackend"] = "c10d"
-    found = manifest("plain", command, policy | {"rdzvPort": unused_port()})
+    found = manifest("plain", command, policy | {"rdzvPort": free_port()})
     found["metadata"]["annotations"] = annotations
     return found
 

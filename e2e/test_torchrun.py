@@ -6,7 +6,6 @@ change that goes wrong waits. The container that serves the store is not started
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from embedded_cluster.kubelet.fault import ANNOTATION
+from embedded_cluster.readiness import free_port
 from volcano_elastic.kube.resource import NODES, PODS, PYTORCHJOBS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_plane]
@@ -64,15 +64,9 @@ def torchrun(folder: Path) -> dict[str, Any]:
     run = f"{sys.executable} -m torch.distributed.run {SCRIPT} {folder}"
     command = ["sh", "-c", f"exec {run} >> {folder}/worker-$VOLCANO_ELASTIC_POD_INDEX.log 2>&1"]
     elastic: dict[str, Any] = {"minReplicas": 1, "maxReplicas": 3, "cooldownSeconds": 0}
-    elastic |= {"rdzvPort": unused_port(), "rdzvBackend": "c10d"}
+    # Its store listens at all addresses, also those of other tests' pods.
+    elastic |= {"rdzvPort": free_port(), "rdzvBackend": "c10d"}
     return manifest("plain", command, elastic)
-
-
-def unused_port() -> int:
-    """Torchrun's store listens at all addresses, also those of other tests' pods."""
-    with socket.socket() as one:
-        one.bind(("", 0))
-        return int(one.getsockname()[1])
 
 
 def steps(folder: Path) -> list[Step]:

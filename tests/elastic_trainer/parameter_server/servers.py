@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from elastic_trainer.parameter_server.wire import unpack
 from elastic_trainer.proto import parameter_server_pb2 as messages
 from elastic_trainer.proto.parameter_server_pb2_grpc import ParameterServerStub
 
+from embedded_cluster.readiness import free_port
 from tests.elastic_trainer.torch_process import TorchProcess
 
 SCRIPT = """
@@ -44,12 +44,6 @@ elif sys.argv[1] == "once it noted that others count":
     Director.supersede = lambda self: supersede(self) and die()
 sys.exit(main(sys.argv[4:]))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Servers:

@@ -17,8 +17,9 @@ from elastic_trainer.parameter_server.__main__ import EXIT_EPOCH
 from elastic_trainer.parameter_server.wire import pack
 from elastic_trainer.proto import parameter_server_pb2 as messages
 
+from embedded_cluster.readiness import free_port
 from tests.elastic_trainer.parameter_server.relay import BACK, TO_TARGET, Relay
-from tests.elastic_trainer.parameter_server.servers import ALL, Servers, Worker, free_port
+from tests.elastic_trainer.parameter_server.servers import ALL, Servers, Worker
 
 pytestmark = pytest.mark.process
 
