@@ -31,6 +31,7 @@ import torch._dynamo.convert_frame  # which each rank's first step would else im
 from elastic_trainer.agent.held_parts import held_parts
 from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.places import choose_places
+from elastic_trainer.parent_death import die_with
 from elastic_trainer.store.errors import StorageError
 from elastic_trainer.store.slot import Slot, find_labels
 from elastic_trainer.store.storage import Storage
@@ -80,8 +81,10 @@ class Store:
     def __init__(self) -> None:
         self._answers, answers = os.pipe()
         requests, self._requests = os.pipe()
+        parent = os.getpid()
         self._pid = os.fork()
         if not self._pid:
+            die_with(parent)
             servers = []
             while os.read(requests, 1):
                 servers.append(_serve())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -16,6 +15,26 @@ from elastic_trainer.store.blob import lay_out
 from elastic_trainer.store.slot import PAYLOAD, Slot, SlotError, Slots
 
 from tests.elastic_trainer.store.slot_states import label, rewrite_label, save, steps
+from tests.elastic_trainer.torch_process import TorchProcess
+from tests.patience import PATIENCE
+
+WRITES = f"""
+import os, sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+import torch
+from elastic_trainer.store.blob import lay_out
+from elastic_trainer.store.slot import Slots
+from tests.elastic_trainer.store.slot_states import label
+
+slots, step = Slots(Path(sys.argv[1]), 0), int(sys.argv[2])
+while True:
+    step += 1
+    state = {{str(number): torch.full((8000,), step) for number in range(40)}}
+    slots.write(label(step, state), lay_out(state)).verify()
+    os.write(1, b"%d\\n" % step)
+"""
+"""Writes one state after the other, and says each one's step once it is sealed."""
 
 
 class TestSlots:
@@ -130,34 +149,22 @@ class TestSlots:
 
     @pytest.mark.process
     def test_sigkill_at_any_moment_leaves_a_whole_state(self, tmp_path: Path) -> None:
-        parts, dice = 40, random.Random(1)
-        told_read, told_write = os.pipe()
+        dice = random.Random(1)
         last = 0
         for kill in range(30):
-            child = os.fork()
-            if child == 0:
-                with contextlib.suppress(BaseException):
-                    torch.set_num_threads(1)  # a fork has none of OpenMP's threads to wait for
-                    slots = Slots(tmp_path, 0)
-                    for step in range(last + 1, last + 10_000):
-                        state = {str(n): torch.full((8000,), step) for n in range(parts)}
-                        slots.write(label(step, state), lay_out(state)).verify()
-                        os.write(told_write, step.to_bytes(4, "big"))
-                os._exit(1)
-            last = int.from_bytes(os.read(told_read, 4), "big")
-            time.sleep(dice.random() * 0.005)
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            os.set_blocking(told_read, False)
-            with contextlib.suppress(BlockingIOError):
-                last = int.from_bytes(os.read(told_read, 1 << 16)[-4:], "big")
-            os.set_blocking(told_read, True)
+            writer = TorchProcess(WRITES, tmp_path, last)
+            try:
+                said = writer.stdout.readline()
+                time.sleep(dice.random() * 0.005)
+            finally:
+                writer.kill()
+            more, errors = writer.communicate(timeout=PATIENCE)
+            assert writer.returncode == -signal.SIGKILL, errors
+            last = int((said + more).splitlines()[-1])
             slot, found = next(iter(Slots(tmp_path, 0).sealed().items()))
             assert found.step in (last, last + 1), f"kill {kill}"  # killed before it could say so
             assert all(bool((part == found.step).all()) for part in slot.read().values())
             last = found.step
-        os.close(told_read)
-        os.close(told_write)
 
     def test_too_little_memory_is_said_with_what_to_set(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
