@@ -37,6 +37,19 @@ Start = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Child]
 def start(command: Sequence[str], variables: Mapping[str, str], output: IO[bytes]) -> Child:
     """Start it in a process of its own, and in a session: a terminal's Ctrl-C is for us alone, who
     stop the others in order."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=dying_with_us(),
+        env=variables,
+    )
+
+
+def dying_with_us() -> Callable[[], None]:
+    """Return a `preexec_fn` that has the kernel kill the child when this thread ends."""
     parent = os.getpid()
 
     def die_with_parent() -> None:
@@ -44,15 +57,7 @@ def start(command: Sequence[str], variables: Mapping[str, str], output: IO[bytes
         if os.getppid() != parent:
             os._exit(1)
 
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=die_with_parent,
-        env=variables,
-    )
+    return die_with_parent
 
 
 class Component:

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from deploy.release import build_wheels
+from embedded_cluster.component import dying_with_us
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
@@ -131,6 +132,7 @@ def test_an_installation_has_a_cluster_of_its_own(installed: Installation) -> No
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
+            preexec_fn=dying_with_us(),
         )
         try:
             assert process.stdout is not None

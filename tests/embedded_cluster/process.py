@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from embedded_cluster.component import dying_with_us
+
 ROOT = Path(__file__).parents[2]
 _SECONDS = 120.0
 
@@ -26,7 +28,13 @@ def local_cluster(
     command += ["--kubeconfig", str(kubeconfig)]
     with (folder / "up.log").open("w") as log:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, cwd=ROOT, text=True, start_new_session=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=ROOT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=dying_with_us(),
         )
         try:
             assert process.stdout is not None

@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from embedded_cluster.cluster import LocalCluster
+from embedded_cluster.component import dying_with_us
 from embedded_cluster.job_run import cannot_start, misconfigured, outcome
 from embedded_cluster.job_wait import waits_for
 from embedded_cluster.manifest import ManifestError, read
@@ -45,6 +46,7 @@ class Program:
             text=True,
             env=os.environ | {"TMPDIR": str(mark)},
             start_new_session=True,
+            preexec_fn=dying_with_us(),
         )
 
     def ready(self) -> Path:

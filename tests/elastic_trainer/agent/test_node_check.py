@@ -102,6 +102,7 @@ def test_a_broken_node_is_found_and_the_others_train_without_it(
         [
             *(sys.executable, "-m", "elastic_trainer.coordinator", "--port", str(job.port)),
             *("--job", job.name, "--min", "5", "--max", "5", "--heartbeat-timeout", "5"),
+            *("--parent", str(os.getpid())),
         ],
         env={**os.environ, **PATIENT},
         stderr=subprocess.DEVNULL,

@@ -40,6 +40,7 @@ class Coordinator:
         """Starts it, again at each call; its address."""
         self.end()
         arguments = ["-m", "elastic_trainer.coordinator", "--port", str(self._port)]
+        arguments += ["--parent", str(os.getpid())]
         self._process = subprocess.Popen([sys.executable, *arguments])
         return f"127.0.0.1:{self._port}"
 

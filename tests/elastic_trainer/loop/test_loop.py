@@ -164,6 +164,8 @@ def test_a_dedicated_coordinator_is_killed_while_a_node_joins(job: Job) -> None:
         str(job.port),
         "--max",
         "4",
+        "--parent",
+        str(os.getpid()),
     ]
     environment = {**os.environ, **variables}
 

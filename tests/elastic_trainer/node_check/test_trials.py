@@ -29,7 +29,7 @@ def coordinator(nodes: int, seconds: str) -> Iterator[int]:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "elastic_trainer.coordinator", "--port", str(port)),
-            *("--min", str(nodes), "--max", str(nodes)),
+            *("--min", str(nodes), "--max", str(nodes), "--parent", str(os.getpid())),
         ],
         env={**os.environ, CHECK_VARIABLE: seconds},
         stderr=subprocess.DEVNULL,
