@@ -7,11 +7,13 @@ lies there under that name. A block is left out only with a reason: ```` ```sh s
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -122,6 +124,18 @@ def try_yaml(block: Block, folder: Path, environment: dict[str, str]) -> str:
     return "\n".join(f"{finding.code}: {finding.finding}" for finding in check(block.text, "it"))
 
 
+@pytest.fixture
+def ports() -> Iterator[None]:
+    """Documents name ports: another checkout's tests of them wait meanwhile."""
+    with (Path(tempfile.gettempdir()) / f"ports-of-documents-{os.getuid()}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+@pytest.mark.usefixtures("ports")
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl on PATH")
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_what_a_document_tells_to_type_works(
