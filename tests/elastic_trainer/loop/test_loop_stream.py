@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from elastic_trainer.data.audit import verify
+from elastic_trainer.loop.state_feed import FOLLOW_VARIABLE
 
 from tests.elastic_trainer.torchrun_job import Job
 
@@ -17,11 +18,12 @@ SHARDS = {f"shard-{number}": (number * 37) % 101 for number in range(24)}
 """One of them is empty."""
 
 SCRIPT = f"""
-import sys, time
+import logging, sys, time
 from pathlib import Path
 import torch
 from elastic_trainer import ElasticLoop, ElasticStream
 
+logging.basicConfig(level=logging.INFO)
 folder = Path(sys.argv[1])
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -82,11 +84,12 @@ def test_ranks_that_share_samples_go_on_when_some_are_lost(tmp_path: Path) -> No
 
 def test_shards_go_from_hand_to_hand(tmp_path: Path) -> None:
     job = Job(tmp_path, SCRIPT)
+    followed = {FOLLOW_VARIABLE: "0"}  # newcomers come to the cursor while the others go on
     try:
-        job.start(0, 1)
+        job.start(0, 1, environment=followed)
         told = job.stepping(2)
         survivor = told["pids"]["0"]
-        job.start(2)
+        job.start(2, environment=followed)
         told = job.stepping(3, after_round=told["round"])
         for _ in range(3):  # its shards are read on, and come back to another process
             os.kill(told["pids"]["1"][0], signal.SIGKILL)
@@ -102,6 +105,7 @@ def test_shards_go_from_hand_to_hand(tmp_path: Path) -> None:
         report = verify(tmp_path / "audit", sum(SHARDS.values()), epochs, SHARDS)
         assert report.ok, report
         assert report.runs >= 7
+        assert "this newcomer has followed the others" in job.logs()
         # A peer that is lost while ranks agree on a batch undoes nothing that was applied.
         assert (tmp_path / "counted").read_text() == "0"
     finally:
