@@ -126,12 +126,12 @@ def _failures_head(found: Mapping[str, Any]) -> list[str]:
     lost = [one for one in found["rounds"] if one["lost"]]
     if not (restarts or ended) and lost:
         workers = sum(one["lost"] for one in lost)
-        whose = "1 worker was" if workers == 1 else f"{workers} workers were"
+        whose = "1 worker was lost with its node or pod"
+        if workers > 1:
+            whose = f"{workers} workers were lost with their nodes or pods"
         rounds = ", ".join(str(one["round"]) for one in lost)
         which = f"round {rounds}" if len(lost) == 1 else f"rounds {rounds}"
-        return [
-            f"Failures: no worker's own; {whose} lost with its node or pod, which ended {which}"
-        ]
+        return [f"Failures: no worker's own; {whose}, which ended {which}"]
     if not (restarts or ended):
         return ["Failures: none known"]
     if not restarts:
