@@ -424,6 +424,33 @@ class TestRefusals:
             steps(counts, 1, {"epoch": 0, "position": 3, "step": 1, "seed": 0}, 0)
 
 
+class HalfMesh:
+    """Two ranks to each coordinate, as far as a stream asks a mesh."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.shape = (group.world // 2,)
+        self._place = [group.rank // 2]
+
+    def size(self) -> int:
+        return self.shape[0]
+
+    def get_coordinate(self) -> list[int]:
+        return self._place
+
+
+def test_ranks_of_one_coordinate_that_read_unlike_samples_are_told_so() -> None:
+    def body(group: ProcessGroup) -> list[Any]:
+        lengths = [3, 4] if group.rank == 3 else [4, 3]
+        data = ElasticStream(
+            ["a", "b"], read=lambda _: [[1] * length for length in lengths], max_tokens=6,
+            epochs=1, group=group, mesh=lambda: HalfMesh(group),  # type: ignore[arg-type]
+        )  # fmt: skip
+        return list(data)
+
+    with pytest.raises(ValueError, match="rank 3 has read something else than rank 2"):
+        Ranks(4).run(body)
+
+
 class TestTokens:
     """Documents whose tokens are all different: what was consumed is known to the token."""
 
