@@ -123,7 +123,7 @@ def test_move_between_servers_that_hear_nothing_of_each_other_is_made_anew_or_is
 def test_server_that_hears_nothing_of_the_first_for_a_moment_keeps_its_rows(
     start: Callable[..., Cluster],
 ) -> None:
-    cluster = start()
+    cluster = start(lease=120.0)  # longer than three steps on any machine
     worker = Worker(cluster.servers)
     cluster.start_second()
     worker.train_until(2)
