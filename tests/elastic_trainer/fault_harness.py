@@ -239,13 +239,13 @@ def main() -> int:
     parser.add_argument("--tables", action="store_true", help="a model with embedding tables")
     parser.add_argument("--only", nargs="+", metavar="FAULT", help="kinds, as they are printed")
     parser.add_argument("--folder", type=Path, help="kept; default: a temporary one")
-    # Commits that were damaged on purpose would be warned about at each look.
-    logging.getLogger("elastic_trainer.store.storage").setLevel(logging.ERROR)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # all ends with us
     # What loses its parent becomes our child, so that nothing left behind goes unseen.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     nursery = FaultyNursery()
+    # Commits that were damaged on purpose would be warned about at each look.
+    logging.getLogger("elastic_trainer.store.storage").setLevel(logging.ERROR)
     with contextlib.ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -139,13 +142,17 @@ if loop.rank == 0:
 )
 
 
+_FAULTY = f"{__package__}.faulty_node.sitecustomize"
+
+
 class FaultyNursery(Nursery):
     """Starts agents whose storage can be made to fail and whose clocks to jump, see
     faulty_node/sitecustomize.py."""
 
     def __init__(self) -> None:
-        # Agents and workers are forks, for whom no interpreter looks at PYTHONPATH.
-        super().__init__([f"{__package__}.faulty_node.sitecustomize", *PRELOADED])
+        # Agents and workers are forks, for whom no interpreter looks at PYTHONPATH. It comes before
+        # what keeps the functions that it replaces, such as shutil.
+        super().__init__([_FAULTY, *PRELOADED], here=_FAULTY in sys.modules)
 
     def start(
         self,
@@ -157,6 +164,15 @@ class FaultyNursery(Nursery):
         """Start it as any nursery does; a coordinator that it starts looks at PYTHONPATH."""
         faulty = {"PYTHONPATH": str(Path(__file__).parent / "faulty_node")}
         return super().start(arguments, {**environment, **faulty}, log, errors)
+
+
+@functools.cache
+def shared_nursery() -> FaultyNursery:
+    """Return that of this test process; it ends with it. A harness that it forks begins its own at
+    once."""
+    found = FaultyNursery()
+    atexit.register(found.close)
+    return found
 
 
 class FaultyJob(Job):

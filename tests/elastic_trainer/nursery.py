@@ -52,14 +52,22 @@ class Nursery:
     Args:
         modules: imported before torchrun, in order.
         within: the nursery that forks this one, with what it has imported.
+        here: this process, which has no threads yet, forks it, with what it has imported.
     """
 
-    def __init__(self, modules: Sequence[str], within: Nursery | None = None) -> None:
-        begin = _begin if within is None else within._begin
-        control, self._process = begin([*modules, *_AGENT])
-        self._zygote = Zygote(control, self._process.pid)
-        self.pid = self._process.pid
-        assert self._zygote.wait_ready(_PATIENCE), f"ended with code {self._process.poll()}"
+    def __init__(
+        self, modules: Sequence[str], within: Nursery | None = None, here: bool = False
+    ) -> None:
+        imported = [*modules, *_AGENT]
+        self._process: ZygoteProcess | subprocess.Popen[bytes] | None = None
+        if here:
+            self._zygote = Zygote.start(imported)
+        else:
+            begin = _begin if within is None else within._begin
+            control, self._process = begin(imported)
+            self._zygote = Zygote(control, self._process.pid)
+        self.pid = self._zygote.pid
+        assert self._zygote.wait_ready(_PATIENCE), "it ended, see its stderr"
 
     def _begin(self, modules: Sequence[str]) -> tuple[socket.socket, ZygoteProcess]:
         with (
@@ -90,7 +98,8 @@ class Nursery:
     def close(self) -> None:
         """End it, and with it every agent it started."""
         self._zygote.close()
-        self._process.wait()
+        if self._process is not None:
+            self._process.wait()
 
 
 def _begin(modules: Sequence[str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:

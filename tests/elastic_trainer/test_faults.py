@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.elastic_trainer.fault_job import shared_nursery
 from tests.elastic_trainer.torch_process import TorchProcess, module
 
 pytestmark = pytest.mark.process
@@ -26,7 +27,8 @@ HOST_FAULTS = ("kill_coordinator_node", "freeze_coordinator_node", "part_network
     ],
 )
 def test_random_faults_lose_and_repeat_nothing(options: list[str], tmp_path: Path) -> None:
-    harness = TorchProcess(module(HARNESS), *options, "--folder", tmp_path)
+    arguments = (*options, "--folder", tmp_path)
+    harness = TorchProcess(module(HARNESS), *arguments, within=shared_nursery())
     try:
         said, errors = harness.communicate(timeout=300)
     finally:

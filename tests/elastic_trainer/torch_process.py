@@ -33,10 +33,15 @@ class TorchProcess:
     Args:
         script: text, whose first line is line 2 to Python.
         environment: default: this process's.
+        within: the nursery that forks it; default: the one that tests share.
     """
 
     def __init__(
-        self, script: str, *arguments: object, environment: Mapping[str, str] | None = None
+        self,
+        script: str,
+        *arguments: object,
+        environment: Mapping[str, str] | None = None,
+        within: nursery.Nursery | None = None,
     ) -> None:
         self._stdin, stdin = os.pipe()
         stdout, output = os.pipe()
@@ -47,7 +52,7 @@ class TorchProcess:
             weakref.finalize(self, one.close)
         variables = dict(os.environ if environment is None else environment)
         with open(output, "w") as log:
-            self._process = nursery.shared().start(
+            self._process = (within or nursery.shared()).start(
                 [str(_file(_HEAD + script)), *map(str, arguments)],
                 variables | {_STDIN: f"/proc/{os.getpid()}/fd/{self._stdin}"},
                 log,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from tests.elastic_trainer.fault_job import FaultyJob, FaultyNursery
+from tests.elastic_trainer.fault_job import FaultyJob, shared_nursery
 from tests.elastic_trainer.fault_network import Kind
 
 pytestmark = pytest.mark.process
@@ -18,18 +17,9 @@ ALONE_SECONDS = 3.0
 """In which a side that takes the others for ended would begin alone, and commit."""
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[FaultyNursery]:
-    found = FaultyNursery()
-    yield found
-    found.close()
-
-
 @pytest.mark.parametrize("kind", get_args(Kind))
-def test_who_is_cut_off_takes_nobody_for_ended(
-    nursery: FaultyNursery, tmp_path: Path, kind: Kind
-) -> None:
-    job = FaultyJob(tmp_path, nursery, "1:3", parts_by=kind)
+def test_who_is_cut_off_takes_nobody_for_ended(tmp_path: Path, kind: Kind) -> None:
+    job = FaultyJob(tmp_path, shared_nursery(), "1:3", parts_by=kind)
     try:
         job.start(0, 1, 2)
         told = job.stepping(3)
