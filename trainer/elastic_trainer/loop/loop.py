@@ -84,6 +84,10 @@ from elastic_trainer.loop.undo import BufferBackup, ExtraBackup
 
 log = logging.getLogger(__name__)
 
+MOST_SPARED = 2
+"""Times that collections leave out what there is: modules, of which the first steps bring more. The
+script may still hold what it was given for the last world, which would then stay for ever."""
+
 
 class ElasticLoop:
     """Iterates over `data`'s batches of this rank; `with loop.step():` around each one's training.
@@ -179,6 +183,7 @@ class ElasticLoop:
         """The model as this round uses it."""
         self.optimizer: torch.optim.Optimizer
         self._make = make
+        self._spared = 0
         self.data = data
         self.rank, self.world = 0, 1
         self._split = [] if model is None else split_states(model)
@@ -700,7 +705,9 @@ class ElasticLoop:
         self._guard.put_down()
         if made_before:
             forget_world()
-        spare_older()
+        if self._spared < MOST_SPARED:
+            self._spared += 1
+            spare_older()
         self._take_up(*make_sharded(make, self.data.seed))
         self._refuse_unaveraged()
         self.checkpointer.take_up(self.module, self.optimizer, self._extra)
