@@ -5,42 +5,36 @@ from __future__ import annotations
 import http.client
 import random
 import socket
-from contextlib import ExitStack, closing
+from contextlib import closing
 
 HOST = "127.0.0.1"
 # Below what the system hands out by itself (net.ipv4.ip_local_port_range), so that nobody's
 # connection takes the port before the program does; and below those that documents and PyTorchJobs
-# name.
-_PORTS = range(10_000, 23_000)
+# name. In steps: a coordinator listens at the next two, too.
+_PORTS = range(10_000, 23_000, 3)
 _random = random.SystemRandom()
-_claims: list[ExitStack] = []
-"""What is closed as this process ends."""
 
 
-def free_port(count: int = 1) -> int:
-    """Return a port of 127.0.0.1 on which nobody listens, the first of `count` in a row.
+def free_port() -> int:
+    """Return a port of 127.0.0.1 on which nobody listens, nor on the next two.
 
     Until this process ends no other call returns it, whoever makes it: else a program that has
     yet to listen, or is away for a moment, would meet another one there.
     """
     while True:
         port = _random.choice(_PORTS)
-        if _claim(range(port, port + count)):
+        if _claim(port) and all(is_free(one) for one in range(port, port + _PORTS.step)):
             return port
 
 
-def _claim(ports: range) -> bool:
-    with ExitStack() as claims:
-        for port in ports:
-            claim = claims.enter_context(socket.socket(socket.AF_UNIX))
-            try:
-                # One of each name in a network namespace, and gone with the process.
-                claim.bind(f"\0volcano-elastic-port-{port}")
-            except OSError:
-                return False
-            if not is_free(port):
-                return False
-        _claims.append(claims.pop_all())
+def _claim(port: int) -> bool:
+    with socket.socket(socket.AF_UNIX) as claim:
+        try:
+            # One of each name in a network namespace, and gone with the process.
+            claim.bind(f"\0volcano-elastic-port-{port}")
+        except OSError:
+            return False
+        claim.detach()  # which leaves it open
     return True
 
 

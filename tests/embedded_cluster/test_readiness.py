@@ -36,16 +36,12 @@ def test_a_port_is_found_once_though_nobody_listens_there_yet(
     assert not choices.ports
 
 
-def test_none_of_several_in_a_row_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = readiness.free_port(3)
-    choices = choose(monkeypatch, first + 2, first - 1)
-    assert {readiness.free_port(2) + more for more in (0, 1)}.isdisjoint(range(first, first + 3))
-    assert not choices.ports
-
-
-def test_one_that_is_listened_at_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", range(3))
+def test_one_is_not_found_where_it_or_one_of_the_next_two_is_listened_at(
+    monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
     with socket.create_server((readiness.HOST, 0)) as server:
-        taken = server.getsockname()[1]
+        taken = server.getsockname()[1] - place
         choices = choose(monkeypatch, taken)
         assert readiness.free_port() != taken
     assert not choices.ports
