@@ -229,5 +229,5 @@ class FaultyJob(Job):
     def close(self) -> None:
         for agent in self.agents.values():
             agent.send_signal(signal.SIGKILL)
-            agent.wait(10)
+            agent.wait(120)
         self.network.close()

@@ -96,7 +96,7 @@ class Tail:
         for agent in self.job.agents.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(agent.pid, signal.SIGKILL)
-            agent.wait(10)
+            agent.wait(120)
         self.job.agents.clear()
 
     def _fails(self) -> None:
@@ -156,7 +156,7 @@ class Tail:
             self._tell(f"node {index} is lost in the script's end")
             agent = self.job.agents.pop(index)
             os.kill(agent.pid, signal.SIGKILL)
-            agent.wait(10)
+            agent.wait(120)
             if comes_back(index):
                 self._start(index)
         return self._lost

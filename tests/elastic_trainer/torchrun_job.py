@@ -213,7 +213,7 @@ class Job:
         for agent in self.agents.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(agent.pid, signal.SIGKILL)
-            agent.wait(10)
+            agent.wait(120)
         for index in self.agents:
             self._forget(index)
 

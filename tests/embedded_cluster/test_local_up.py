@@ -231,7 +231,7 @@ def test_nothing_is_left_after_up_is_killed(start: Any) -> None:
     program = start("local", "up", "--no-operator")
     program.ready()
     program.process.kill()
-    program.process.wait(10)
+    program.process.wait(120)
     program.assert_nothing_left(seconds=60)
 
 

@@ -371,7 +371,7 @@ def test_a_worker_that_is_stopped_is_killed_whatever_its_script(tmp_path: Path) 
             time.sleep(0.05)
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(120)
     assert [(one.code, one.note) for one in found] == [
         (-9, "it was stopped for 0.6 s, so it was killed")
     ]
@@ -393,7 +393,7 @@ def test_a_worker_that_keeps_sigterm_to_itself_is_not_waited_for_longer_than_it_
         assert process.poll() is None, "torchrun kills it, who has been told"
         process.kill()
         worker.sent.add(signal.SIGKILL)
-        assert worker.wait(30) == -signal.SIGKILL, "and it has the time to end"
+        assert worker.wait(120) == -signal.SIGKILL, "and it has the time to end"
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=120)

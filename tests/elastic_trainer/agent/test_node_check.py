@@ -122,7 +122,7 @@ def test_a_broken_node_is_found_and_the_others_train_without_it(
         told = job.stepping(3)
     finally:
         coordinator.kill()
-        coordinator.wait(10)
+        coordinator.wait(120)
     assert verdicts(told) == {0: "proven", 1: "proven", 2: "faulty", 3: "proven"}
     assert sorted(told["ranks"]) == ["0", "1", "3"]
     [excluded] = told["excluded"]

@@ -51,7 +51,7 @@ class Coordinator:
     def end(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(120)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_workers_and_the_coordinator_are_killed(endpoint: Coordinator, tmp_path:
     finally:
         for worker in workers:
             worker.kill()
-            worker.join(10)
+            worker.join(120)
         owner.close()
     report = verify(tmp_path, 400, 2)
     assert report.ok, report

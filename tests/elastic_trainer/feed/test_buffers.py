@@ -60,7 +60,7 @@ def test_memory_may_come_back_in_the_midst_of_a_call() -> None:
 
     thread = threading.Thread(target=collect, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(120)
     assert not thread.is_alive() and len(buffers._spare) == 1
 
 

@@ -63,7 +63,7 @@ if sys.argv[1] == "user":
     os.setgroups([])
     os.setuid(65534)
 connection = socket.socket(socket.AF_UNIX)
-connection.settimeout(30)
+connection.settimeout(120)
 connection.connect("\\0" + sys.argv[2].partition("/")[2])
 hello = Hello(round=1, rank=0, local_rank=0, local_world_size=1, recovers=False, error_file="")
 try:

@@ -182,7 +182,7 @@ def test_a_dedicated_coordinator_is_killed_while_a_node_joins(job: Job) -> None:
         job.start(2, environment=variables)
         job.until("a third is there", lambda told: bool(told.get("waiting")) or told["world"] == 3)
         running.kill()
-        running.wait(10)
+        running.wait(120)
         running = coordinator()
         told = job.stepping(3)
         assert pids(told).items() >= first.items()
@@ -191,7 +191,7 @@ def test_a_dedicated_coordinator_is_killed_while_a_node_joins(job: Job) -> None:
         assert [job.wait(index) for index in (0, 1, 2)] == [0, 0, 0], job.logs()
     finally:
         running.kill()
-        running.wait(10)
+        running.wait(120)
     assert sound(job), job.logs()
 
 

@@ -38,7 +38,7 @@ def coordinator(nodes: int, seconds: str) -> Iterator[int]:
         yield port + 1
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(120)
 
 
 def check(

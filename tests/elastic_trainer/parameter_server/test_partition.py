@@ -111,7 +111,7 @@ def test_move_between_servers_that_hear_nothing_of_each_other_is_made_anew_or_is
     cluster.to_second.cut(way, after=after)
     cluster.start_second()
     training = Training(lambda: worker.train_until(2))
-    cluster.to_second.wait_until_cut(way, 60)
+    cluster.to_second.wait_until_cut(way, 120)
     training.join(3)
     assert training.is_alive(), "nothing was cut"
     cluster.to_second.heal()

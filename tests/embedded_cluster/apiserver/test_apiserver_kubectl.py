@@ -246,7 +246,7 @@ def test_get_watch_prints_what_happens(process: ApiServerProcess, kubectl: Kubec
         assert watching.stdout.readline().split()[:3] == ["one", "0/1", "Running"]
     finally:
         watching.kill()
-        watching.communicate(timeout=10)
+        watching.communicate(timeout=120)
 
 
 def test_events_show_in_get_and_describe(kubectl: Kubectl) -> None:

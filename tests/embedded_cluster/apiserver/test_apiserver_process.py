@@ -197,7 +197,7 @@ async def test_acknowledged_writes_survive_sigkill_under_load(tmp_path: Path) ->
                     await asyncio.sleep(0.01)
             own.process.send_signal(signal.SIGKILL)
             await asyncio.gather(*writers, return_exceptions=True)
-            own.process.wait(10)
+            own.process.wait(120)
         assert deleted
     with ApiServerProcess(tmp_path, data_dir=data) as own:
         async with own.client() as client:
@@ -215,7 +215,7 @@ async def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> No
         command = [sys.executable, "-m", "embedded_cluster.apiserver", "--port", "0"]
         command += ["--token-file", str(tmp_path / "token"), "--data-dir", str(data)]
         done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, timeout=30
+            subprocess.run, command, capture_output=True, text=True, timeout=120
         )
     assert done.returncode == 1
     assert "data directory" in done.stderr and "Traceback" not in done.stderr

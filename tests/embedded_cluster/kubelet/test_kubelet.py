@@ -194,7 +194,7 @@ def test_containers_that_start_together_all_find_their_volume_whole(tmp_path: Pa
     sources = {("ConfigMap", "conf"): {"data": {f"key-{i}": "1" for i in range(200)}}}
 
     def start(volumes: Volumes, folder: Path, together: threading.Barrier) -> int:
-        together.wait(30)
+        together.wait(120)
         volumes.make(pod, sources)
         return len(list((folder / "c").iterdir()))
 
@@ -203,7 +203,7 @@ def test_containers_that_start_together_all_find_their_volume_whole(tmp_path: Pa
             folder = tmp_path / str(turn)
             volumes, together = Volumes(folder, tmp_path / "memory"), threading.Barrier(3)
             starts = [threads.submit(start, volumes, folder, together) for _ in range(3)]
-            assert [one.result(30) for one in starts] == [200] * 3
+            assert [one.result(120) for one in starts] == [200] * 3
 
 
 @pytest.mark.parametrize("kind", ["", "DirectoryOrCreate"])
