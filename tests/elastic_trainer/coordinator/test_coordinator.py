@@ -331,6 +331,30 @@ def test_the_reason_names_all_workers_that_a_node_took_along() -> None:
     assert job.state.reason == "worker 3 lost (its connection ended)"
 
 
+def test_of_many_lost_nodes_the_first_are_named_and_the_others_counted() -> None:
+    job = Job(min_nodes=1, max_nodes=100)
+    for index in range(1, 60):
+        hello = Hello(f"a{index}", pod_index=index, address="10.0.0.2", node=f"gpu-{index // 2}")
+        job.say(f"a{index}", hello, Join(5000 + index))
+    job.running(0)
+    for index in (*range(1, 60, 2), *range(2, 60, 2)):
+        job.feed(Lost(f"a{index}"))
+    job.join(0)
+    job.pass_time(0.5)
+    ended, made = status(job.state, "ns/job", job.now, 0.0)["rounds"]
+    assert (
+        ended["end"]
+        == made["reason"]
+        == (
+            "worker 1 on gpu-0; workers 2 and 3 on gpu-1; workers 4 and 5 on gpu-2; "
+            "workers 6 and 7 on gpu-3; workers 8 and 9 on gpu-4; workers 10 and 11 on gpu-5; "
+            "workers 12 and 13 on gpu-6; workers 14 and 15 on gpu-7; 44 more on other nodes "
+            "lost (its connection ended)"
+        )
+    )
+    assert ended["lost"] == 59
+
+
 def test_who_goes_after_another_end_of_the_round_is_not_its_reason() -> None:
     job = Job(min_nodes=1, max_nodes=3).running(0, 1, 2)
     job.feed(Lost("a2"))

@@ -111,6 +111,7 @@ class Draft:
             self.state,
             phase=Phase.FAILED,
             reason=reason,
+            lost=(),
             failure_reason=reason,
             rejected_agents=rejected,
         )
@@ -147,6 +148,7 @@ class Draft:
             attempt_since=state.last_round,
             enough_since=None,
             reason="a new attempt",
+            lost=(),
         )
 
     def let_go(self, agent: Agent, reason: str) -> None:
@@ -232,6 +234,7 @@ class Draft:
             + max(state.settings.restart_deadline, STEPS_PATIENCE * state.step_seconds),
             reason=reason,
             lost=(),
+            others_lost=0,
             enough_since=None,
             rounds=rounds,
         )

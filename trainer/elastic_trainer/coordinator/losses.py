@@ -11,7 +11,7 @@ from elastic_trainer.coordinator.model import LostWorker
 from elastic_trainer.coordinator.replacement import replace
 
 _NAMED = 8
-"""Workers of a node that are named; of more, how many there are is said."""
+"""Workers of a node, and nodes, that are named; of more, how many there are is said."""
 
 
 def lose(draft: Draft, name: str, why: str) -> None:
@@ -30,9 +30,9 @@ def lose(draft: Draft, name: str, why: str) -> None:
         _count(draft, 1)
         return
     state = draft.state
-    same_end = bool(state.lost) and state.round is None and state.reason == words(state.lost)
+    same_end = bool(state.lost) and state.round is None
     if same_end and name in state.last_members and name not in state.left:
-        _note(draft, (*state.lost, lost))
+        _note(draft, lost)
 
 
 def count_out(draft: Draft, name: str) -> None:
@@ -41,17 +41,20 @@ def count_out(draft: Draft, name: str) -> None:
     draft.state = replace(state, gone=state.gone | {name}, left=state.left | {name})
 
 
-def words(lost: tuple[LostWorker, ...]) -> str:
+def words(lost: tuple[LostWorker, ...], others: int = 0) -> str:
     """Return which workers were lost, by node, and why the first was.
 
     Args:
         lost: at least one, by time.
+        others: lost workers of further nodes.
     """
     nodes = dict.fromkeys(one.node for one in lost)
     parts = []
     for node in nodes:
         who = _workers({one.worker for one in lost if one.node == node})
         parts.append(f"{who} on {node}" if node else who)
+    if others:
+        parts.append(f"{others} more on other nodes")
     return f"{'; '.join(parts)} lost ({lost[0].why})"
 
 
@@ -70,10 +73,17 @@ def _workers(indexes: set[int]) -> str:
     return f"workers {', '.join(map(str, found[:-1]))} and {found[-1]}"
 
 
-def _note(draft: Draft, lost: tuple[LostWorker, ...]) -> None:
+def _note(draft: Draft, lost: LostWorker) -> None:
     """Adds to who was lost with the round that has ended for it, and to the next one's reason."""
-    draft.state = replace(draft.state, lost=lost, reason=words(lost))
-    _count(draft, len(lost))
+    named, others = draft.state.lost, draft.state.others_lost
+    nodes = {one.node for one in named}
+    if lost.node in nodes or len(nodes) < _NAMED:
+        named = (*named, lost)
+    else:
+        others += 1
+    reason = words(named, others)
+    draft.state = replace(draft.state, lost=named, others_lost=others, reason=reason)
+    _count(draft, len(named) + others)
 
 
 def _count(draft: Draft, number: int) -> None:

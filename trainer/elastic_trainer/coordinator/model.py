@@ -238,7 +238,10 @@ class State:
     reason: str = "start"
     """Why the next round will have been made."""
     lost: tuple[LostWorker, ...] = ()
-    """Members of the newest round that were lost at its end, by time; see losses.py."""
+    """Members of the newest round that were lost at its end, by time, those of the first few nodes;
+    empty where it ended for another reason. See losses.py."""
+    others_lost: int = 0
+    """How many more were lost then, of further nodes."""
     step: int = -1
     committed_step: int = -1
     commits: tuple[NewestCommit, ...] = ()
