@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from volcano_elastic.operator import (
     divergence_report,
     failure_report,
     hang_report,
+    job_answer,
     load_report,
     progress_report,
     round_report,
@@ -130,10 +130,7 @@ class Followed:
 
 def followed_of(body: bytes, job: PyTorchJob) -> Followed | None:
     """Return the coordinator that an agent follows; None if it knows none, or is another job's."""
-    try:
-        told = json.loads(body)
-    except ValueError:
-        return None
+    told = job_answer.parse(body)
     if not isinstance(told, dict) or told.get("job") != job.key:
         return None
     term, address = told.get("term"), told.get("address")
@@ -146,11 +143,7 @@ def followed_of(body: bytes, job: PyTorchJob) -> Followed | None:
 
 def read(body: bytes, job: PyTorchJob) -> Report:
     """Return a coordinator's answer; an empty one if it makes no sense or is another job's."""
-    policy = job.elastic
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        return Report()
+    policy, answer = job.elastic, job_answer.parse(body)
     if policy is None or not isinstance(answer, dict) or answer.get("job") != job.key:
         return Report()
     speeds = {}

@@ -91,7 +91,7 @@ def read_exclusions(answer: Mapping[str, Any]) -> tuple[Exclusion, ...]:
         try:
             workers = tuple(sorted(int(one) for one in raw["workers"]))
             found.append(Exclusion(str(raw["node"]), workers, str(raw["reason"])))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             continue
     return tuple(found)
 

@@ -46,8 +46,9 @@ def read(reported: object) -> tuple[ReportedRound, ...]:
 def _round(entry: object) -> ReportedRound | None:
     if not isinstance(entry, dict):
         return None
-    number, nodes, made = entry.get("round"), entry.get("world"), _moment(entry, "time")
-    if type(number) is not int or type(nodes) is not int or made is None or min(number, nodes) < 1:
+    number, nodes = _count(entry.get("round")), _count(entry.get("world"))
+    made = _moment(entry, "time")
+    if not number or not nodes or made is None:
         return None
     reason, pause = entry.get("reason"), entry.get("pause_seconds")
     return ReportedRound(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.operator import job_answer
 from volcano_elastic.operator.load_report import PodUse
 from volcano_elastic.pytorchjob.label import replica_name
 
@@ -49,10 +49,7 @@ def first_server(job: PyTorchJob) -> str:
 
 def read(body: bytes, job: PyTorchJob) -> ServersReport | None:
     """Return the loads of all servers that tell theirs; None where that is another job's answer."""
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        return None
+    answer = job_answer.parse(body)
     # Those of a job of fixed size don't know its name.
     if not isinstance(answer, dict) or answer.get("job") not in ("", job.key):
         return None

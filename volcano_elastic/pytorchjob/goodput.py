@@ -84,7 +84,7 @@ def kept(known: object, told: Goodput | None) -> dict[str, Any]:
     else:
         earlier = dict(total)
     earlier[POD_STARTUP] = 0
-    summed = {use: earlier[use] + told.milliseconds.get(use, 0) for use in USES}
+    summed = {use: min(earlier[use] + told.milliseconds.get(use, 0), _MOST) for use in USES}
     summed[POD_STARTUP] = total[POD_STARTUP]
     if sum(summed.values()) < sum(total.values()):
         return dict(before)  # told by one that has not caught up
