@@ -107,6 +107,23 @@ def test_a_running_pod_whose_container_does_not_run_says_why(
     assert seen.halted == halted
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "halted"),
+    [("fetch", 0, ""), ("fetch", 1, "Completed"), ("pytorch", 0, "Completed")],
+)
+def test_a_container_that_has_done_its_work_beside_training_halts_nothing(
+    name: str, code: int, halted: str
+) -> None:
+    made, other = pod("lone", phase="Running"), {"fetch": "pytorch", "pytorch": "fetch"}[name]
+    ended = {"terminated": {"exitCode": code, "reason": "Completed"}}
+    made["status"]["containerStatuses"] = [
+        {"name": name, "state": ended},
+        {"name": other, "state": {"running": {}}},
+    ]
+    (seen,) = snapshot(pods=[made]).pods
+    assert seen.halted == halted
+
+
 def test_ended_pods_hold_nothing_but_successes_are_counted() -> None:
     view = snapshot(
         jobs=[job_object(elastic={"min": 1, "max": 4})],

@@ -120,11 +120,18 @@ def ready(pod: Mapping[str, Any]) -> bool:
     return is_ready and (pod.get("status") or {}).get("phase") == "Running"
 
 
-def halted(pod: Mapping[str, Any]) -> str:
-    """Return why a container of a running pod doesn't run, in a word; empty where all do."""
+def halted(pod: Mapping[str, Any], container: str) -> str:
+    """Return why a container of a running pod doesn't run, in a word; empty where all do.
+
+    Args:
+        container: the one whose end with 0 counts, too: others may just have done their work.
+    """
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         state = status.get("state") or {}
         for name in ("waiting", "terminated"):
-            if name in state:
-                return str((state[name] or {}).get("reason") or name.capitalize())
+            found = state.get(name)
+            if found is None:
+                continue
+            if found.get("exitCode") != 0 or status.get("name") == container:
+                return str(found.get("reason") or name.capitalize())
     return ""

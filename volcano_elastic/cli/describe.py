@@ -160,6 +160,7 @@ def _progress(told: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def _pod(pod: Mapping[str, Any]) -> dict[str, Any]:
     from volcano_elastic.api.pod import halted
+    from volcano_elastic.api.pytorchjob import CONTAINER
     from volcano_elastic.operator.last_word import is_one as is_last_word
 
     status = pod.get("status") or {}
@@ -184,7 +185,7 @@ def _pod(pod: Mapping[str, Any]) -> dict[str, Any]:
         "restarts": sum(int(c.get("restartCount") or 0) for c in containers),
         "lastWords": words[0] if words else None,
         "ended": ends[0] if ends else None,
-        "halted": (halted(pod) if status.get("phase") == "Running" else "") or None,
+        "halted": (halted(pod, CONTAINER) if status.get("phase") == "Running" else "") or None,
     }
 
 
@@ -196,7 +197,8 @@ def _heard(pod: Mapping[str, Any], told: CoordinatorStatus) -> bool | None:
     labels, connected = pod["metadata"].get("labels") or {}, told.get("connected")
     index = labels.get(REPLICA_INDEX, "")
     is_worker = labels.get(REPLICA_TYPE) == elastic().label and index.isdigit()
-    if not is_worker or connected is None or (pod.get("status") or {}).get("phase") != "Running":
+    runs = (pod.get("status") or {}).get("phase") == "Running"
+    if not (is_worker and runs) or not isinstance(connected, list):
         return None
     return int(index) in connected
 
@@ -380,5 +382,5 @@ async def _ask(
             if answer.status == 200 and isinstance(told, dict):
                 return told, None
             return None, f"{url} answered {answer.status}"
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+    except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
         return None, f"{why}; {url}: {error or 'no answer'}"

@@ -11,7 +11,7 @@ from volcano_elastic.adapters.other_job import OtherJob
 from volcano_elastic.api import moment, node_signal, quantity
 from volcano_elastic.api import pod as api_pod
 from volcano_elastic.api.node_signal import NodeSignal
-from volcano_elastic.api.pytorchjob import InvalidJob, PyTorchJob, parse
+from volcano_elastic.api.pytorchjob import CONTAINER, InvalidJob, PyTorchJob, parse
 from volcano_elastic.api.role import elastic, labelled
 from volcano_elastic.api.scale_plan import ScalePlan
 from volcano_elastic.kube.resource import Object, key_of
@@ -234,7 +234,7 @@ def convert_pod(obj: Object) -> tuple[Pod | None, str]:
             index=int(index) if index.isdigit() else 0,
             node=spec.get("nodeName") or None,
             running=phase == "Running",
-            halted=api_pod.halted(obj) if phase == "Running" else "",
+            halted=api_pod.halted(obj, CONTAINER) if phase == "Running" else "",
             terminating=bool(meta.get("deletionTimestamp")),
             protected=is_protected(obj),
             created=moment.parse_optional(meta.get("creationTimestamp")),
