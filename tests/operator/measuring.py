@@ -96,6 +96,7 @@ async def measuring(
     policy: Object | None = None,
     reports_heard: Callable[[Report], None] = lambda _: None,
     servers: int = 0,
+    clock: Callable[[], datetime] = lambda: NOW,
 ) -> AsyncIterator[tuple[Cluster, SnapshotBuilder, Jobs]]:
     """One job, whose coordinator is at `port`, is asked again and again.
 
@@ -111,18 +112,16 @@ async def measuring(
             super().hear(job, report)
             reports_heard(report)
 
-    lost_pods = HeardPods(cluster, builder, lambda: NOW, timedelta(seconds=300))
+    lost_pods = HeardPods(cluster, builder, clock, timedelta(seconds=300))
 
     class HeardNodes(FailedNodes):
         def hear(self, job: PyTorchJob, told: Sequence[Exclusion]) -> None:
             super().hear(job, told)
             heard(told)
 
-    failed_nodes = HeardNodes(cluster, lambda: NOW)
-    survivors = Survivors(cluster, builder, lambda: NOW)
-    measurement = Measurement(
-        cluster, builder, lambda: NOW, token_of, lost_pods, failed_nodes, survivors
-    )
+    failed_nodes = HeardNodes(cluster, clock)
+    survivors = Survivors(cluster, builder, clock)
+    measurement = Measurement(cluster, builder, clock, token_of, lost_pods, failed_nodes, survivors)
     for informer in (cluster.jobs, cluster.pods):
         informer.on_change(lambda old, new: builder.change(old, new) and None)
     if policy is not None:

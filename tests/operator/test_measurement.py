@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
@@ -33,7 +34,7 @@ from volcano_elastic.operator.failure_report import Exclusion
 from volcano_elastic.operator.straggler_report import SlowRank, to_leave
 from volcano_elastic.operator.token import HEADER
 from volcano_elastic.pytorchjob.goodput import POD_STARTUP, TOLD
-from volcano_elastic.pytorchjob.label import JOB_NAME
+from volcano_elastic.pytorchjob.label import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 
 Object = dict[str, Any]
 
@@ -237,6 +238,44 @@ async def test_a_job_that_ends_has_its_last_ledger_at_once(monkeypatch: pytest.M
                 await asyncio.sleep(0.05)
         (kept,) = server.patches[-1]["status"]["elastic"]["rounds"]
         assert (kept["round"], kept["reason"]) == (1, "start")
+
+
+async def test_a_worker_that_its_coordinator_hears_no_more_is_not_granted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measurement, "_EVERY_SECONDS", 0.05)
+    hours, told = itertools.count(), set[frozenset[int] | None]()
+
+    async def respond(request: web.Request) -> web.Response:
+        connected = [0] if {0, 1} in told else [0, 1]
+        return web.json_response({"job": "team/a", "connected": connected})
+
+    def granted() -> list[tuple[int, int]]:
+        found = (patch["status"]["elastic"].get("goodput") or {} for patch in server.patches)
+        return [(one["granted"], one["wanted"]) for one in found if one]
+
+    def clock() -> datetime:
+        return NOW + timedelta(hours=next(hours))
+
+    async with (
+        coordinator(respond) as port,
+        measuring(port, reports_heard=lambda report: told.add(report.heard), clock=clock) as (
+            cluster,
+            _,
+            server,
+        ),
+    ):
+        for index in range(2):
+            pod = worker_zero("127.0.0.1")
+            labels = {JOB_NAME: "a", REPLICA_TYPE: "worker", REPLICA_INDEX: str(index)}
+            named = {"name": f"a-worker-{index}", "uid": f"p{index}", "resourceVersion": "98"}
+            pod["metadata"] |= named | {"labels": labels}
+            pod["spec"] = {"nodeName": f"n{index}"}
+            cluster.pods.note_write(pod)
+        async with asyncio.timeout(120):
+            # Two of four are ready.
+            while not any(2 * known < wanted for known, wanted in granted()):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
 
 async def test_a_node_that_is_left_out_of_training_is_an_event_once() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
 import pytest
+from elastic_trainer import retry
 from elastic_trainer.agent import stream as agent_stream
 from elastic_trainer.agent.stream import CoordinatorStream
 from elastic_trainer.proto.coordinator_pb2_grpc import (
@@ -30,6 +32,7 @@ from elastic_trainer.protocol.message import (
     Whole,
 )
 
+from benchmarks.endpoint import free_endpoint
 from tests.elastic_trainer.agent.identity import alone
 
 PATIENCE = 60.0
@@ -114,6 +117,51 @@ async def test_a_stream_that_is_led_to_where_it_leads_already_goes_on() -> None:
     finally:
         attending.cancel()
         coordinator.may_read.set()
+        await server.stop(0)
+
+
+class Levels(logging.Handler):
+    """Levels of what is said of a coordinator that is tried again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: asyncio.Queue[int] = asyncio.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "trying again" in record.getMessage():
+            self.told.put_nowait(record.levelno)
+
+
+async def test_a_coordinator_that_may_be_starting_is_no_warning_and_one_that_is_lost_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(agent_stream, "STARTING_SECONDS", 3600.0)
+    coordinator, levels, answered = SlowReader(), Levels(), asyncio.Event()
+    logger = logging.getLogger(retry.__name__)
+    caplog.set_level(logging.DEBUG, logger=retry.__name__)
+    logger.addHandler(levels)
+    port, server = free_endpoint(), grpc.aio.server()
+    stream = CoordinatorStream(
+        alone(port, PATIENCE),
+        lambda: [Hello("a")],
+        lambda _: answered.set(),
+        lambda: None,
+        lambda _: None,
+        lambda: ("127.0.0.1", port),
+    )
+    attending = asyncio.ensure_future(stream.attend_for_ever())
+    try:
+        assert await asyncio.wait_for(levels.told.get(), PATIENCE) == logging.DEBUG
+        add_CoordinatorServicer_to_server(coordinator, server)  # type: ignore[no-untyped-call]
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
+        await asyncio.wait_for(answered.wait(), PATIENCE)
+        assert levels.told.empty()
+        await server.stop(0)
+        assert await asyncio.wait_for(levels.told.get(), PATIENCE) == logging.WARNING
+    finally:
+        logger.removeHandler(levels)
+        attending.cancel()
         await server.stop(0)
 
 
