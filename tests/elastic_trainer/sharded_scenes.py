@@ -108,6 +108,15 @@ def who_was_alone_makes_no_step_with_others_before_they_have_mirrors() -> None:
     assert _left_after(rounds) == 5
 
 
+def who_was_alone_waits_again_where_the_node_that_joined_it_took_nothing() -> None:
+    rounds = (
+        Round(1, (0,), 1, 0, 9, fence=5),
+        Round(2, (1, 0), 1, 0, 9, loss=Loss(1, "mirroring", 0)),
+        Round(3, (2, 0), 1, 0, 9, loss=Loss(0, "in a step", 0), mirror_seconds=1),
+    )
+    assert _left_after(rounds) == 5
+
+
 def process_groups_of_worlds_that_are_over_do_not_pile_up() -> None:
     # The script holds its `extra` of one world until it has made that of the next.
     store, groups = Store(), []

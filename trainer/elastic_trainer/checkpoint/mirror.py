@@ -55,7 +55,7 @@ class Mirror:
         """The state that is on two nodes and that saves leave alone, of this world or an earlier
         one."""
         self.was_alone = False
-        """This process's last world was one node's, so that no other has anything of it."""
+        """This process's world was one node's, and no state of a later one was on two."""
 
     def renew(self, own: Slots) -> Mirror:
         """Return it for another world.
@@ -64,12 +64,13 @@ class Mirror:
             own: as the constructor's.
         """
         renewed = Mirror(own, self._slots.renew(), self._distance)
-        renewed.spared, renewed.was_alone = self.spared, self.was_alone
+        renewed.spared = self.spared
+        renewed.was_alone = self.was_alone and self.kept is None
         return renewed
 
     def begin(self, group: ProcessGroup) -> None:
         """Know the ranks of this world, once what was in the last one is not asked any more."""
-        self.was_alone = self._distance % group.world == 0
+        self.was_alone |= self._distance % group.world == 0
 
     def keep(self, slot: Slot, label: Label, peers: Peers) -> bool:
         """On all ranks: hands this rank's part on, and takes another's. Whether that was done."""
