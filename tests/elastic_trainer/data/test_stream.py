@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from elastic_trainer.data.step_budget import Packing
@@ -588,9 +591,43 @@ class TestChangedInPlace:
     def test_what_cannot_be_copied_is_given_as_it_is(self) -> None:
         lock = threading.Lock()
         data = ElasticStream(
-            ["a"], read=lambda _: [(lock, torch.ones(2), {1})], collate=list, epochs=1,
-            batch_size=1,
+            ["a"], read=lambda _: [(lock, torch.ones(2), {1}, io.BytesIO(b"x"))], collate=list,
+            epochs=1, batch_size=1,
         )  # fmt: skip
-        ((found, ones, _),) = next(iter(data))
+        ((found, ones, _, file),) = next(iter(data))
         ones.zero_()
-        assert found is lock and next(iter(data))[0][1].eq(1).all()
+        assert found is lock and file.read() == b"x"
+        ((_, ones, _, file),) = next(iter(data))
+        assert ones.eq(1).all() and file.read() == b"x"
+
+    def test_what_only_leads_to_something_is_given_as_it_is(self, tmp_path: Path) -> None:
+        (tmp_path / "tokens").write_bytes(bytes(range(8)))
+        mapped = np.memmap(tmp_path / "tokens", mode="r")
+        grown = torch.ones(2, requires_grad=True) * 2
+        read = [mapped, Owner(), Decoder(), Holder(grown)]
+        data = ElasticStream(["a"], read=lambda _: [read], collate=list, epochs=1, batch_size=1)
+        (found,) = next(iter(data))
+        assert [id(one) for one in found] == [id(one) for one in read]
+
+
+class Owner:
+    """Ends with what it leads to, as a reader of videos closes its file."""
+
+    def __del__(self) -> None:
+        pass
+
+
+class Decoder:
+    """Has its decoder's address in a tensor, as torchcodec's, which Hugging Face's streams give."""
+
+    __module__ = "torchcodec.decoders._audio_decoder"
+
+    def __init__(self) -> None:
+        self._decoder = torch.zeros(8, dtype=torch.int64)
+
+
+@dataclass
+class Holder:
+    """Can't be copied with some tensors, of which torch says so by a RuntimeError."""
+
+    held: torch.Tensor
