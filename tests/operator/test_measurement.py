@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.operator.measuring import (
     NOW,
+    Jobs,
     answer,
     coordinator,
     emitted,
@@ -29,6 +30,7 @@ from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.kube.client import ApiError
 from volcano_elastic.operator import measurement
+from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.coordinator_client import Report, read
 from volcano_elastic.operator.failure_report import Exclusion
 from volcano_elastic.operator.straggler_report import SlowRank, to_leave
@@ -238,6 +240,56 @@ async def test_a_job_that_ends_has_its_last_ledger_at_once(monkeypatch: pytest.M
                 await asyncio.sleep(0.05)
         (kept,) = server.patches[-1]["status"]["elastic"]["rounds"]
         assert (kept["round"], kept["reason"]) == (1, "start")
+
+
+def ended_with_word(port: int, cluster: Cluster) -> None:
+    """Its one pod leaves that all of 10 samples were trained on."""
+    rounds = [{"round": 1, "world": 2, "time": 1e9, "reason": "start"}]
+    word = answer(rounds=rounds, progress={"samples": 10, "total": 10, "remaining_seconds": 0})
+    pod = worker_zero(phase="Succeeded")
+    pod["status"]["containerStatuses"] = [{"state": {"terminated": {"message": word.decode()}}}]
+    pod["metadata"] |= {"resourceVersion": "98", "labels": {JOB_NAME: "a"}}
+    cluster.pods.note_write(pod)
+    ended = job(rdzvPort=port - 1)
+    ended["metadata"] |= {"resourceVersion": "99"}
+    ended["status"]["conditions"] = [{"type": "Succeeded", "status": "True"}]
+    cluster.jobs.note_write(ended)
+
+
+async def test_what_a_job_left_that_ended_while_no_operator_ran_is_written() -> None:
+    async with measuring(9) as (cluster, _, server):
+        ended_with_word(9, cluster)  # before anything is awaited
+        async with asyncio.timeout(120):
+            while not server.patches:  # noqa: ASYNC110  # a plain server, told by nobody
+                await asyncio.sleep(0.05)
+    elastic = server.patches[0]["status"]["elastic"]
+    assert [one["round"] for one in elastic["rounds"]] == [1]
+    assert elastic["progress"]["progressPercentage"] == 100
+
+
+async def test_an_answer_from_before_a_jobs_end_does_not_replace_its_last_word() -> None:
+    heard, found = asyncio.Event(), list[tuple[Cluster, Jobs]]()
+
+    async def respond(request: web.Request) -> web.Response:
+        (cluster, server), port = found[0], request.url.port
+        assert port is not None
+        ended_with_word(port, cluster)
+        while not server.patches:  # noqa: ASYNC110  # a plain server
+            await asyncio.sleep(0.01)
+        progress = {"samples": 9, "total": 10, "remaining_seconds": 1}
+        return web.json_response({"job": "team/a", "connected": [0], "progress": progress})
+
+    async with (
+        coordinator(respond) as port,
+        measuring(port, reports_heard=lambda _: heard.set()) as (cluster, _, server),
+    ):
+        found.append((cluster, server))
+        await asyncio.wait_for(heard.wait(), 120)
+        await asyncio.sleep(0.2)
+    told = [
+        patch["status"]["elastic"]["progress"]["progressPercentage"] for patch in server.patches
+    ]
+    assert told == [100]
 
 
 async def test_a_worker_that_its_coordinator_hears_no_more_is_not_granted(

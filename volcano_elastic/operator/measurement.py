@@ -124,6 +124,9 @@ class Measurement:
             connector=aiohttp.TCPConnector(limit=2 * _AT_ONCE, force_close=True),
         ) as session:
             self._due = asyncio.Queue()
+            for obj in self._cluster.jobs:
+                if _ended(obj):  # maybe while no operator ran
+                    self._ask_now(key_of(obj))
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._again_and_again(session))
@@ -196,6 +199,9 @@ class Measurement:
         if obj is None or obj["metadata"]["uid"] != job.uid:
             return
         report = await self._hear(session, job)
+        latest = self._builder.parsed_job(job.key)
+        if latest is None or latest.uid != job.uid:
+            return  # it has ended meanwhile, and its last word counts
         await self._tell(job, obj, report.failures)
         await self._warn_once(job, obj, failure_report.EXCLUDED, report.excluded)
         await self._warn_once(job, obj, hang_report.REASON, report.hung)
