@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import random
 import socket
@@ -20,11 +21,16 @@ def free_port() -> int:
 
     Until this process ends no other call returns it, whoever makes it: else a program that has
     yet to listen, or is away for a moment, would meet another one there.
+
+    Raises:
+        OSError: hardly any is free, or none can be claimed here.
     """
-    while True:
+    for _ in range(10 * len(_PORTS)):
         port = _random.choice(_PORTS)
         if _claim(port) and all(is_free(one) for one in range(port, port + _PORTS.step)):
             return port
+    found = f"ports {_PORTS.start} to {_PORTS.stop} of {HOST}: expected {_PORTS.step} free ones"
+    raise OSError(errno.EADDRINUSE, f"{found} in a row, found none; end what holds them")
 
 
 def _claim(port: int) -> bool:
@@ -32,7 +38,9 @@ def _claim(port: int) -> bool:
         try:
             # One of each name in a network namespace, and gone with the process.
             claim.bind(f"\0volcano-elastic-port-{port}")
-        except OSError:
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
             return False
         claim.detach()  # which leaves it open
     return True

@@ -45,3 +45,10 @@ def test_one_is_not_found_where_it_or_one_of_the_next_two_is_listened_at(
         choices = choose(monkeypatch, taken)
         assert readiness.free_port() != taken
     assert not choices.ports
+
+
+def test_where_all_ports_are_taken_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = readiness.free_port()
+    monkeypatch.setattr(readiness, "_PORTS", range(taken, taken + 3, 3))
+    with pytest.raises(OSError, match="end what holds them"):
+        readiness.free_port()
