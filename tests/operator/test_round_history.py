@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from elastic_trainer.coordinator.last_word import last_word as last_word_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,6 +53,26 @@ def test_a_coordinator_that_began_anew_takes_nothing_away() -> None:
     assert [one["round"] for one in merged(after, [anew])] == [1, 2, 3, 1]
 
 
+@pytest.mark.parametrize("step", [timedelta(hours=1), timedelta(hours=-1)])
+def test_a_clock_that_is_set_makes_no_round_twice(step: timedelta) -> None:
+    reported = [made(1, lost=1), made(2, "worker 3 lost"), made(3, "worker 3 joined")]
+    known = merged((), reported)
+    moved = [replace(one, made=one.made + step) for one in reported]
+    assert merged(known, moved) == known
+    went_on = [replace(moved[1], pause=0.5), moved[2], replace(made(4, "start"), made=NOW + step)]
+    after = merged(known, went_on)
+    assert [one["round"] for one in after] == [1, 2, 3, 4]
+    assert after[1]["pauseSeconds"] == 0.5
+
+
+def test_a_clock_may_be_set_by_thousands_of_years() -> None:
+    known = merged((), [ReportedRound(2, 1, datetime.fromtimestamp(0, UTC))])
+    moved = [ReportedRound(n, 1, datetime.fromtimestamp(t, UTC)) for n, t in ((1, 0), (2, 9e10))]
+    assert merged(known, moved) == known
+    back = [ReportedRound(n, 1, datetime.fromtimestamp(t, UTC)) for n, t in ((1, 9e10), (3, 0))]
+    assert [one["round"] for one in merged(known, back)] == [2, 1, 3]
+
+
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 10**6), st.sampled_from("ab"))))
 def test_whatever_is_told_few_rounds_are_kept_and_told_again_they_stay(told: Any) -> None:
     reported = [
@@ -61,6 +82,26 @@ def test_whatever_is_told_few_rounds_are_kept_and_told_again_they_stay(told: Any
     once = merged((), reported)
     assert len(once) <= MOST
     assert merged(once, reported[-1:]) == once
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 600), st.sampled_from("ab")), max_size=20),
+    st.lists(st.tuples(st.integers(0, 20), st.integers(-4000, 4000)), max_size=6),
+)
+def test_the_newest_rounds_are_kept_once_each_however_clocks_are_set(
+    made_after: Any, answers: Any
+) -> None:
+    """Each answer has a count of rounds, and how many seconds its clock is ahead."""
+    rounds, at, known, told = list[ReportedRound](), NOW, list[dict[str, Any]](), 0
+    for seconds, reason in made_after:
+        at += timedelta(seconds=seconds)
+        rounds.append(ReportedRound(len(rounds) + 1, 1, at, reason))
+    for count, ahead in answers:
+        told = max(told, count)
+        moved = [replace(one, made=one.made + timedelta(seconds=ahead)) for one in rounds[:told]]
+        known = merged(known, moved)
+        assert [one["round"] for one in known] == [one.number for one in moved][-MOST:]
+        assert merged(known, moved) == known
 
 
 def _told(**more: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ FIELD = "rounds"
 MOST = 10
 """Rounds that are kept, the newest ones."""
 _CLOCK = timedelta(seconds=5)
-"""A round's time is told anew with each answer; clocks that are set move it by less."""
+"""A round's time is told anew with each answer, and moves by less."""
 
 
 def to_write(
@@ -43,32 +43,47 @@ def merged(
         known: what the status has.
         reported: by number.
     """
-    rounds = [dict(one) for one in known]
+    rounds, clock_set = [dict(one) for one in known], _clock_set(known, reported)
     for one in reported:
-        place = _place(rounds, one)
+        place = _place(rounds, one, clock_set)
         if place is not None:
             rounds[place] |= _news(rounds[place], one)
-        elif not rounds or one.number > rounds[-1]["round"] or _is_later(rounds[-1], one):
+        # Numbers begin anew where all agents were gone at once.
+        elif (
+            not rounds
+            or one.number > rounds[-1]["round"]
+            or _later(rounds[-1], one) - clock_set > _CLOCK
+        ):
             rounds.append(_entry(one))
     return rounds[-MOST:]
 
 
-def _place(rounds: Sequence[Mapping[str, Any]], one: ReportedRound) -> int | None:
+def _clock_set(known: Sequence[Mapping[str, Any]], reported: Sequence[ReportedRound]) -> timedelta:
+    """Return by how much the coordinator's clock was set since the newest known round was told."""
+    again = (one for one in reversed(reported) if known and _is_same(known[-1], one))
+    return next((_later(known[-1], one) for one in again), timedelta(0))
+
+
+def _is_same(known: Mapping[str, Any], one: ReportedRound) -> bool:
+    return known["round"] == one.number and known.get("reason", "") == one.reason
+
+
+def _later(known: Mapping[str, Any], one: ReportedRound) -> timedelta:
+    return one.made - moment.parse(known["time"])
+
+
+def _place(
+    rounds: Sequence[Mapping[str, Any]], one: ReportedRound, clock_set: timedelta
+) -> int | None:
     """Return where a round stands; None if it is not there."""
     for place in reversed(range(len(rounds))):
         known = rounds[place]
         if known["round"] != one.number:
             continue
-        is_newest = place == len(rounds) - 1
-        found_again = is_newest and known.get("reason", "") == one.reason
-        if found_again or abs(moment.parse(known["time"]) - one.made) < _CLOCK:
+        found_again = place == len(rounds) - 1 and _is_same(known, one)
+        if found_again or abs(_later(known, one) - clock_set) < _CLOCK:
             return place
     return None
-
-
-def _is_later(known: Mapping[str, Any], one: ReportedRound) -> bool:
-    """Tell whether numbers have begun anew, as where all agents were gone at once."""
-    return one.made > moment.parse(known["time"]) + _CLOCK
 
 
 def _entry(one: ReportedRound) -> dict[str, Any]:
