@@ -65,7 +65,7 @@ def _clock_set(known: Sequence[Mapping[str, Any]], reported: Sequence[ReportedRo
 
 
 def _is_same(known: Mapping[str, Any], one: ReportedRound) -> bool:
-    return known["round"] == one.number and known.get("reason", "") == one.reason
+    return (known["round"], known.get("reason", "")) == (one.number, one.reason)
 
 
 def _later(known: Mapping[str, Any], one: ReportedRound) -> timedelta:
