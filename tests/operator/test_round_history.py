@@ -154,6 +154,15 @@ def test_long_reasons_and_figures_leave_the_newest_rounds_in_the_message() -> No
     assert json.loads(last_word_of(told | {"rounds": [], "metrics": {"x": "1" * 9999}}))
 
 
+def test_how_far_a_job_came_is_read_where_there_was_no_room_for_rounds() -> None:
+    obj, text = _ended_job("Succeeded", 90), last_word_of(_told(rounds=[]))
+    word = last_word.read(obj, [_ended_pod('{"job":'), _ended_pod(text)])
+    assert last_word.to_write(obj, word, NOW)["progress"]["progressPercentage"] == 100
+    with_rounds = last_word_of(_told(progress=None))
+    word = last_word.read(obj, [_ended_pod(text), _ended_pod(with_rounds), _ended_pod(text)])
+    assert word is not None and word.rounds
+
+
 def test_how_far_a_job_came_is_unset_where_nobody_told_and_kept_where_it_failed() -> None:
     unset = {"progressPercentage": None, "estimatedRemainingSeconds": None}
     assert last_word.to_write(_ended_job("Succeeded", 90), None, NOW) == {"progress": unset}

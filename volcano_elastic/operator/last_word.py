@@ -39,8 +39,9 @@ def read(obj: Object, pods: Iterable[Object]) -> Report | None:
     if job is None:
         return None
     reports = [coordinator_client.read(text.encode(), job) for text in messages]
-    told = [one for one in reports if one.rounds]
-    return max(told, key=lambda one: one.rounds[-1].made, default=None)
+    told = [one for one in reports if one.rounds or one.progress]
+    # There may have been no room for rounds.
+    return max(told, key=lambda one: [each.made for each in one.rounds[-1:]], default=None)
 
 
 def to_write(obj: Object, word: Report | None, now: datetime) -> dict[str, Any]:
