@@ -103,7 +103,7 @@ def forged() -> Iterator[dict[str, Any]]:
 
 
 def written(report: Report) -> dict[str, Any]:
-    """What the operator may write of an answer, and say."""
+    """Return all that the operator may write of an answer, and say."""
     spent = kept({}, report.goodput)
     other = report.goodput and Goodput("y", dict.fromkeys(TOLD, 1 << 62), 1)
     parts = {
@@ -153,7 +153,7 @@ def test_whatever_value_is_forged_what_is_written_of_it_is_valid() -> None:
 
 
 def without_nulls(found: Any) -> Any:
-    """What a merge patch leaves."""
+    """Return what a merge patch leaves."""
     if isinstance(found, dict):
         return {name: without_nulls(value) for name, value in found.items() if value is not None}
     return found
