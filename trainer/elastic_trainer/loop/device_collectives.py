@@ -180,6 +180,8 @@ def choose_gpu(
         gpus: torch.cuda, or what stands for it in a test.
     """
     if model is not None:
+        if not isinstance(model, torch.nn.Module):
+            return None  # Checkpointer refuses it
         found = {one.device for one in (*model.parameters(), *model.buffers())}
         numbers = {device.index for device in found if device.type == "cuda"}
         return numbers.pop() if len(numbers) == 1 else None
