@@ -1,7 +1,7 @@
 """Sharded trainings (FSDP2, HSDP) whose nodes are lost with their memory, and come and go, by seed:
 no committed step lost, nothing read from storage while memory sufficed, the same bits.
 
-    python -m tests.elastic_trainer.sharded_harness --seeds 100 --seed 1 [--loop] [--unit 2]
+    python -m tests.elastic_trainer.sharded_harness --seeds 100 [--loop] [--unit 2 | --hsdp]
 
 Each seed is a training of 12 steps in several rounds. A round's ranks are processes; a node is a
 folder of shared memory with one or two of them. A node is lost at a point that the seed draws: its
@@ -119,27 +119,34 @@ class Training:
         folder: of its own, on shared memory.
         unit: nodes of one rank that a replica is divided among, so that they come and go together;
             1: the seed says what is divided how.
+        hsdp: replicas are nodes of two ranks each, whatever the seed says.
     """
 
     def __init__(
-        self, seed: int, folder: Path, store: Store, counts: Counts, unit: int = 1
+        self,
+        seed: int,
+        folder: Path,
+        store: Store,
+        counts: Counts,
+        unit: int = 1,
+        hsdp: bool = False,
     ) -> None:
         self.chance = random.Random(seed)
         self.folder, self.store, self.counts = folder, store, counts
         self.name = f"{seed}"
         chance = self.chance
         self.unit = unit
-        self.local = chance.choice((1, 1, 2)) if unit == 1 else 1
-        hybrid = self.local > 1 and chance.random() < 0.5
+        self.local = 2 if hsdp else chance.choice((1, 1, 2)) if unit == 1 else 1
+        hybrid = hsdp or (self.local > 1 and chance.random() < 0.5)
         self.shards = unit if unit > 1 else self.local * hybrid
         self.every = chance.choice((1, 1, 2, 3))
         self.slow = chance.choice((0.0, 0.0, 0.05, 0.3))
         self.fixed = chance.random() < 0.4
         """The world stays as it is: lost nodes are replaced."""
-        self.most = 4 if self.local == 1 else 2
+        self.most = 3 if hsdp else 4 if self.local == 1 else 2
         """Nodes."""
-        few = (2, 3, 3, 4) if unit == 1 else (unit, 4, 4)
-        self.nodes = list(range(chance.choice(few) if self.local == 1 else 2))
+        few = (2, 3) if hsdp else (2, 3, 3, 4) if unit == 1 else (unit, 4, 4)
+        self.nodes = list(range(chance.choice(few) if hsdp or self.local == 1 else 2))
         self._next_node = len(self.nodes)
         self.events = chance.randint(1, 3)
         self.made: dict[Identity, set[str]] = {}
@@ -406,8 +413,12 @@ def main() -> int:
     parser.add_argument(
         "--loop", action="store_true", help="ElasticLoop's processes, which live through rounds"
     )
-    parser.add_argument(
+    hybrid = parser.add_mutually_exclusive_group()
+    hybrid.add_argument(
         "--unit", type=int, default=1, help="nodes that a replica is divided among (nodeUnit)"
+    )
+    hybrid.add_argument(
+        "--hsdp", action="store_true", help="a replica is a node of two ranks in all seeds"
     )
     options = parser.parse_args()
     kind: type[Training] = Training
@@ -424,13 +435,15 @@ def main() -> int:
     try:
         for seed in range(options.seed, options.seed + options.seeds):
             with shared_memory() as folder:
-                training = kind(seed, folder, store, counts, options.unit)
+                training = kind(seed, folder, store, counts, options.unit, options.hsdp)
                 shape = training.shape
                 kinds["HSDP" if training.shards else "FSDP2"] += 1
                 try:
                     if shape not in calm:
                         with shared_memory() as other:
-                            undisturbed = kind(seed, other, store, Counts(), options.unit)
+                            undisturbed = kind(
+                                seed, other, store, Counts(), options.unit, options.hsdp
+                            )
                             undisturbed.events, undisturbed.name = 0, f"calm-{shape}"
                             with contextlib.closing(undisturbed):
                                 calm[shape] = undisturbed.run()

@@ -120,9 +120,15 @@ class LoopTraining(Training):
     """
 
     def __init__(
-        self, seed: int, folder: Path, store: Store, counts: Counts, unit: int = 1
+        self,
+        seed: int,
+        folder: Path,
+        store: Store,
+        counts: Counts,
+        unit: int = 1,
+        hsdp: bool = False,
     ) -> None:
-        super().__init__(seed, folder, store, counts, unit)
+        super().__init__(seed, folder, store, counts, unit, hsdp)
         self._ordered = False
         """The last round ended in order, and all of its state is on the nodes that stay."""
         self._workers: list[_Worker] = []
