@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from types import FrameType
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from elastic_trainer.checkpoint.refusal import NCCL_ERRORS_VARIABLE
+from elastic_trainer.link.message import Place
+from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop import device_collectives
 from elastic_trainer.loop.device_collectives import (
     GlooCollectives,
@@ -21,7 +26,9 @@ from elastic_trainer.loop.device_collectives import (
     reconfigures,
     refuse_mixed,
 )
+from elastic_trainer.loop.place import environment
 from elastic_trainer.loop.round_member import RoundMember
+from elastic_trainer.ranks.connection import Connections
 from torch.distributed import (  # type: ignore[attr-defined]
     HashStore,
     ProcessGroupGloo,
@@ -185,33 +192,73 @@ def test_a_meshs_groups_are_counted_asked_and_aborted_as_the_rounds_own(
     assert [one.backend.calls for one in (group, mesh, control)] == [["abort"], ["abort"], []]
 
 
-def test_the_thread_that_breaks_a_round_leaves_the_next_ones_collectives_alone() -> None:
-    """It may be on its way to them while the main thread is through to the next round."""
+def test_the_thread_that_breaks_a_round_leaves_the_next_ones_collectives_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Wherever it is on its way to them as the main thread connects to the next round."""
 
     class Aborts(GlooCollectives):
-        aborted: ClassVar[list[object]] = []
+        def __init__(self) -> None:
+            self.aborted: list[object] = []
 
         def abort(self, group: object) -> None:
             self.aborted.append(group)
 
-    class Shut:
-        def __init__(self, *answers: bool) -> None:
-            self.answers = list(answers)
+    for name in environment(Place(1, 0, 1, "", 0), 1):
+        monkeypatch.setenv(name, "1")  # so that each is as it was before
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
-        def shut(self) -> bool:
-            return self.answers.pop(0)
+    def join(member: RoundMember, number: int) -> Connections:
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        place = Place(number, 0, 1, "127.0.0.1", store.port)
+        assert member._connect(WorkerLink(None), place, None) == [None]
+        assert member._connections is not None
+        return member._connections
 
-        def given_up(self) -> bool:
-            return False
+    interrupted, line = True, 0
+    while interrupted:
+        member = RoundMember()
+        member._device = aborts = Aborts()
+        last = join(member, 1)
+        member.disconnect(WorkerLink(None))
+        dist.destroy_process_group()
+        aborts.aborted.clear()
+        line += 1
+        interrupted = _call_interrupted(
+            member._abort, last, line=line, by=lambda member=member: join(member, 2)
+        )
+        assert aborts.aborted == [], line
+        if interrupted:
+            assert member._connections is not None
+            member._abort(member._connections)
+            assert aborts.aborted == [dist.group.WORLD]
+            dist.destroy_process_group()
+    assert line > 2
 
-    member = RoundMember()
-    member._device = Aborts()
-    last, present = Shut(True, False), Shut(True, False)
-    member._connections, member._abortable = present, "present"  # type: ignore[assignment]
-    member._break_until_left(last)  # type: ignore[arg-type]
-    assert Aborts.aborted == []
-    member._break_until_left(present)  # type: ignore[arg-type]
-    assert Aborts.aborted == ["present"]
+
+def _call_interrupted(
+    method: Callable[..., object], *arguments: object, line: int, by: Callable[[], object]
+) -> bool:
+    """Call a method, as if another thread ran before its so-manieth line; return whether it came to
+    that."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        if frame.f_code is not getattr(method, "__code__", None):
+            return None
+        lines += event == "line"
+        if event == "line" and lines == line:
+            by()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        method(*arguments)
+    finally:
+        sys.settrace(before)
+    return lines >= line
 
 
 def test_ranks_on_other_kinds_of_devices_are_refused_in_words() -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -71,8 +72,9 @@ class RoundMember:
         self._backends: set[Any] = set()
         """The group's, of all devices."""
         self._device: DeviceCollectives = GlooCollectives()
-        self._abortable: dist.ProcessGroup | None = None
-        """The round's group, as long as its collectives on the device may be aborted."""
+        self._aborts: dict[Connections, Callable[[], None]] = {}
+        """By a round's connections: aborts its collectives on the device, as long as they may be.
+        Nothing else says which round that is, as the main thread may be on its way to the next."""
         self._aborting = threading.Lock()
         self._connections: Connections | None = None
         self._peers: int | None = None
@@ -175,7 +177,8 @@ class RoundMember:
         self._excepthooks = before, sys.excepthook
         # Not as a control message: until the time-out is the usual one those would get a group of
         # their own, whose connections nobody here would know of and could break.
-        group = self._abortable = distributed_c10d._get_default_group()
+        group = distributed_c10d._get_default_group()
+        self._aborts[connections] = partial(self._device.abort, group)
         cpu = group._get_backend(torch.device("cpu"))
         if large:
             cpu._set_default_timeout(timedelta(seconds=CONNECT_SECONDS))
@@ -295,13 +298,11 @@ class RoundMember:
 
     def _abort(self, connections: Connections) -> None:
         """Abort the collectives on the device of the round with these connections, once: who comes
-        later waits for that. Nothing once this process is in another round."""
+        later waits for that."""
         with self._aborting:
-            if self._connections is not connections:
-                return
-            group, self._abortable = self._abortable, None
-            if group is not None:
-                self._device.abort(group)
+            abort = self._aborts.pop(connections, None)
+            if abort is not None:
+                abort()
 
 
 def warm_up(device: DeviceCollectives, *, sharded: bool = False) -> None:
