@@ -135,8 +135,13 @@ class LoopTraining(Training):
         self._started = 0
 
     def close(self) -> None:
+        self.end_processes()
+
+    def end_processes(self) -> None:
+        """Kill those of all nodes, whose memory stays."""
         for worker in self._workers:
             worker.kill()
+        self._workers, self._ordered = [], False
 
     def _train(self, round_: Round) -> int | None:
         (self.folder / f"round-{round_.number}").write_bytes(pickle.dumps(round_))

@@ -106,6 +106,7 @@ def who_was_alone_makes_no_step_with_others_before_they_have_mirrors() -> None:
         Round(2, (1, 0), 1, 0, 9, loss=Loss(0, "in a step", 0), mirror_seconds=1),
     )
     assert _left_after(rounds) == 5
+    assert _left_after(rounds, anew=True) == 5, "no process knows that it was alone"
 
 
 def who_was_alone_waits_again_where_the_node_that_joined_it_took_nothing() -> None:
@@ -133,8 +134,12 @@ def process_groups_of_worlds_that_are_over_do_not_pile_up() -> None:
     assert groups[-1] < groups[2] + 3, groups
 
 
-def _left_after(rounds: Sequence[Round]) -> int:
-    """Train for these rounds; return the newest step that memory then holds whole."""
+def _left_after(rounds: Sequence[Round], *, anew: bool = False) -> int:
+    """Train for these rounds; return the newest step that memory then holds whole.
+
+    Args:
+        anew: each is of processes that were started for it.
+    """
     store = Store()
     try:
         with shared_memory() as folder:
@@ -143,6 +148,8 @@ def _left_after(rounds: Sequence[Round]) -> int:
                 for round_ in rounds:
                     lost = round_.loss.node if round_.loss else None
                     assert _train(training, round_) == lost
+                    if anew:
+                        training.end_processes()
                 return training._whole_in_memory()[1]
     finally:
         store.close()

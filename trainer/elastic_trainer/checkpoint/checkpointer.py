@@ -335,10 +335,10 @@ class Checkpointer:
             self._memory.note_origin(self._restorer.training, self._place, identity)
         self._split.level(identity, self.link.round, self.storage)
         self.make_room()
+        if self._memory is not None and self._memory.mirror is not None:
+            self._memory.mirror.begin(self._group.world, found.world)
         if identity != NOTHING:
             self._mirror_restored()
-        if self._memory is not None and self._memory.mirror is not None:
-            self._memory.mirror.begin(self._group)
 
     def _mirror_restored(self) -> None:
         """Bring each part of a sharded state that was restored to two nodes' memory again, beside

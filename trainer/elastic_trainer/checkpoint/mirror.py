@@ -55,7 +55,8 @@ class Mirror:
         """The state that is on two nodes and that saves leave alone, of this world or an earlier
         one."""
         self.was_alone = False
-        """This process's world was one node's, and no state of a later one was on two."""
+        """This process's world was one node's, or that of which it restored a state, and no state of
+        a later one was on two."""
 
     def renew(self, own: Slots) -> Mirror:
         """Return it for another world.
@@ -68,9 +69,10 @@ class Mirror:
         renewed.was_alone = self.was_alone and self.kept is None
         return renewed
 
-    def begin(self, group: ProcessGroup) -> None:
-        """Know the ranks of this world, once what was in the last one is not asked any more."""
-        self.was_alone |= self._distance % group.world == 0
+    def begin(self, world: int, restored: int) -> None:
+        """Know the ranks of this world, and of that of which parts were restored, as processes that
+        have started since know of no other; 0: of this one."""
+        self.was_alone |= any(self._distance % one == 0 for one in (world, restored or world))
 
     def keep(self, slot: Slot, label: Label, peers: Peers) -> bool:
         """On all ranks: hands this rank's part on, and takes another's. Whether that was done."""
