@@ -55,8 +55,8 @@ class Mirror:
         """The state that is on two nodes and that saves leave alone, of this world or an earlier
         one."""
         self.was_alone = False
-        """This process's world was one node's, or that of which it restored a state, and no state of
-        a later one was on two."""
+        """This process's world was one node's, or the one it restored a state of was, and no state
+        of a later one was on two."""
 
     def renew(self, own: Slots) -> Mirror:
         """Return it for another world.
