@@ -10,7 +10,7 @@ MOVIELENS := build/movielens
 INTEGRATIONS := build/integrations
 SITE := build/site-tools
 
-.PHONY: help demo check pure test test-gpu test-integrations e2e controlplane neighbours controllers sdk lint bench \
+.PHONY: help demo check pure test test-gpu test-simulated-gpu test-integrations e2e controlplane neighbours controllers sdk lint bench \
   experiments movielens proto requirements release chart-check monitoring site clean
 
 help: ## says what each target does
@@ -37,6 +37,9 @@ test: .venv/ready $(SDK)/ready $(SITE)/ready ## every test, the end-to-end ones 
 # One GPU is enough, as NCCL (2.30 at least) lets ranks share it; without any they are skipped.
 test-gpu: .venv/ready ## the trainer's tests on CUDA and NCCL, on a machine with a GPU
 	$(BIN)/python -m pytest -m gpu -rs -v tests
+
+test-simulated-gpu: .venv/ready ## the same tests on GPUs that are simulated in memory, but for kernels
+	$(BIN)/python -m tests.simulated_gpu $(BIN)/python -m pytest -m gpu -n 4 $(PYTEST_OPTIONS) tests
 
 # With Hugging Face's, Lightning's and torchdata's libraries.
 test-integrations: $(INTEGRATIONS)/ready ## the tests of the optional extras, in an environment of their own

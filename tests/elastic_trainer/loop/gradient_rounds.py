@@ -11,6 +11,7 @@ SCRIPT = """
 import copy, random, sys, time
 from datetime import timedelta
 import torch
+import torch.distributed as dist
 from torch.distributed import TCPStore
 from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
@@ -80,6 +81,7 @@ for number, port in enumerate(ports):
     place = Place(number + 1, members.index(me), len(members), "127.0.0.1", port)
     member._device = collectives_of(net)
     member._connect(link, place, None)
+    member._torch_group = dist.group.WORLD
     member.group = ProcessGroup.current()
     data.regroup(member.group)
     # Who was in the last round has the state; the others take it.

@@ -6,6 +6,7 @@ behind its back averages wrongly, and raises nothing.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
 import pytest
@@ -14,6 +15,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tests.elastic_trainer.loop.gradient_rounds import SCRIPT
 from tests.elastic_trainer.torch_process import TorchProcess
+from tests.simulated_gpu.libraries import SIMULATED
 
 pytestmark = pytest.mark.process
 
@@ -23,6 +25,7 @@ ALLOWED = 1e-6
 
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+COMPILES = pytest.mark.skipif(SIMULATED in os.environ, reason="a simulated GPU runs no kernels")
 
 
 @DEVICES
@@ -30,6 +33,7 @@ def test_gradients_are_a_fixed_worlds_after_each_of_50_random_changes(device: st
     assert train(device, CHANGES, processes=4) == {1, 2, 3, 4}
 
 
+@COMPILES
 @DEVICES
 def test_a_compiled_models_are_too(device: str) -> None:
     backend = "eager" if device == "cpu" else "inductor"

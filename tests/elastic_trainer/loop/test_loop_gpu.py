@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from elastic_trainer.launch.cuda import NVML_VARIABLE
 from elastic_trainer.loop.device_clock import mark_on
 from elastic_trainer.ranks.stream import in_callers_stream
 from elastic_trainer.ranks.waiting import wait_in_round
@@ -54,7 +55,7 @@ def test_a_world_of_one_trains_by_nccl_from_a_warm_start_with_pinned_copies(tmp_
 
     job = Job(tmp_path, ALONE, nodes="1")
     try:
-        job.start(0)
+        job.start(0, environment={NVML_VARIABLE: "1"})  # as the operator sets it
         assert job.wait(0) == 0, job.logs()
     finally:
         job.close()
@@ -63,6 +64,18 @@ def test_a_world_of_one_trains_by_nccl_from_a_warm_start_with_pinned_copies(tmp_
     assert (found["steps"], found["total"], found["finite"]) == (16, 1.0, True)
     assert found["pinned"] >= 2
     assert "cold" not in (tmp_path / "agent-0.log").read_text()
+
+
+def test_torchrun_that_initialises_cuda_itself_is_told_so(tmp_path: Path) -> None:
+    job = Job(tmp_path, "", nodes="1")
+    try:
+        job.start(0, environment={NVML_VARIABLE: "0"})
+        assert job.wait(0) == 0, job.logs()
+    finally:
+        job.close()
+    log = (tmp_path / "agent-0.log").read_text()
+    assert "workers start cold, as a fork could not use a GPU: torchrun has" in log, log
+    assert f"set {NVML_VARIABLE}=1" in log
 
 
 STUCK = """
@@ -82,6 +95,7 @@ member = RoundMember()
 member._device = NcclCollectives(device)
 member._connect(WorkerLink(None), Place(1, rank, 2, "127.0.0.1", port), None)
 member.group = ProcessGroup.current()
+member._torch_group = dist.group.WORLD
 values = torch.ones(1 << 20, device=device)
 dist.all_reduce(values)
 member.confirm()

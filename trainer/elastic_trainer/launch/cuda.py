@@ -24,18 +24,14 @@ def cuda_is_initialised() -> bool:
     return _driver_is_initialised() or _is_open(DEVICE)
 
 
-def initialiser(environment: Mapping[str, str], processes: str) -> str:
+def initialiser(environment: Mapping[str, str]) -> str:
     """Return who has initialised CUDA in torchrun's process, and what to do about it.
 
-    Args:
-        environment: of torchrun.
-        processes: --nproc-per-node as given; `gpu` and `auto` make torchrun count GPUs.
+    torchrun does itself, where it counts GPUs (`--nproc-per-node gpu`), and since torch 2.15 to see
+    whether there are any.
     """
-    if not processes.isdecimal() and environment.get(NVML_VARIABLE) != "1":
-        return (
-            "torchrun has initialised CUDA to count GPUs: set "
-            f"{NVML_VARIABLE}=1, or --nproc-per-node to a number"
-        )
+    if environment.get(NVML_VARIABLE) != "1":
+        return f"torchrun has initialised CUDA to look for GPUs: set {NVML_VARIABLE}=1"
     return (
         "something that torchrun's process imported (a plug-in, a sitecustomize) has initialised "
         "CUDA: let it do so in the workers only"

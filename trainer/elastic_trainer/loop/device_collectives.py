@@ -11,7 +11,7 @@ A communicator of NCCL is made through torch's reconfiguration where there is on
 lost. Each round has a process group of its own all the same, as its store is another. Older torch
 makes the communicator at the first collective.
 
-None of NcclCollectives has run on a GPU yet; see docs/gpus.md.
+NcclCollectives has run on simulated GPUs only; see docs/gpus.md.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
 from elastic_trainer.checkpoint.refusal import NCCL_ERRORS_VARIABLE, refuse_silent_aborts
+
+RECORDER_VARIABLE = "TORCH_FR_BUFFER_SIZE"
+"""For how many collectives torch's flight recorder has room."""
+OLD_RECORDER_VARIABLE = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 
 FORM_TIMEOUT = timedelta(seconds=60)
 """For NCCL to make a communicator of all ranks."""
@@ -117,6 +121,10 @@ class NcclCollectives:
     def __init__(self, device: torch.device) -> None:
         refuse_silent_aborts("nccl", os.environ)
         os.environ[NCCL_ERRORS_VARIABLE] = "0"  # read as a group is made
+        # Else it says at each round's end that it dumps a collective's failure, and at each new rank
+        # that its files will disagree.
+        if OLD_RECORDER_VARIABLE not in os.environ:
+            os.environ.setdefault(RECORDER_VARIABLE, "0")
         self.device = device
         self._reconfigures = reconfigures()
         self._aborted = False

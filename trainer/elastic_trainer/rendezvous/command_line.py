@@ -25,17 +25,14 @@ def torchrun_options(arguments: Sequence[str]) -> argparse.Namespace | None:
         return None
 
 
-def nproc_per_node(options: argparse.Namespace | None) -> str:
-    """Return --nproc-per-node as it was given; empty if this is no torchrun."""
-    return "" if options is None else str(options.nproc_per_node)
-
-
 def count_processes(options: argparse.Namespace | None) -> int:
     """Return how many workers torchrun starts here; 0 if this is no torchrun."""
     from torch.distributed.run import determine_local_world_size
 
+    if options is None:
+        return 0
     try:
-        return int(determine_local_world_size(nproc_per_node(options)))
+        return int(determine_local_world_size(str(options.nproc_per_node)))
     except ValueError:
         return 0
 

@@ -63,7 +63,6 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     from elastic_trainer.ranks.reverse_lookup import stop_reverse_lookups
     from elastic_trainer.rendezvous.command_line import (
         count_processes,
-        nproc_per_node,
         program_of,
         torchrun_options,
     )
@@ -86,7 +85,7 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     zygote = None
     if os.environ.get("VOLCANO_ELASTIC_WARM", "1") != "0" and "PYTHON_EXEC" not in os.environ:
         if cuda_is_initialised():
-            who = initialiser(os.environ, nproc_per_node(options))
+            who = initialiser(os.environ)
             log.warning("workers start cold, as a fork could not use a GPU: %s", who)
         else:
             # First of all: nothing of what follows may be in the workers.

@@ -1,0 +1,1 @@
+// nccl.h has types of its own where this defines none.
