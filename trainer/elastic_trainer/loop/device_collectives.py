@@ -121,8 +121,8 @@ class NcclCollectives:
     def __init__(self, device: torch.device) -> None:
         refuse_silent_aborts("nccl", os.environ)
         os.environ[NCCL_ERRORS_VARIABLE] = "0"  # read as a group is made
-        # Else it says at each round's end that it dumps a collective's failure, and at each new rank
-        # that its files will disagree.
+        # Else it says at each round's end that it dumps a collective's failure, and at each new
+        # rank that its files will disagree.
         if OLD_RECORDER_VARIABLE not in os.environ:
             os.environ.setdefault(RECORDER_VARIABLE, "0")
         self.device = device
