@@ -182,7 +182,7 @@ class _Life(Rank):
             return survey(*arguments)
 
         # A busy machine may let this rank run, and not who is to say that the round is over.
-        round_member.PATIENCE_SECONDS = NEVER_SECONDS
+        round_member.ANSWER_SECONDS = NEVER_SECONDS
         Restorer._take_storage_over = surveys  # type: ignore[method-assign]
         WorkerLink.boundary = boundary_known  # type: ignore[method-assign]
         WorkerLink.saved = saved  # type: ignore[assignment,method-assign]

@@ -23,6 +23,7 @@ from elastic_trainer.coordinator.transitions import TRANSITIONS
 from elastic_trainer.protocol.message import (
     Completed,
     Dismissed,
+    Doubted,
     Failed,
     FenceAsk,
     FenceStop,
@@ -164,6 +165,23 @@ class AnyOrder(RuleBasedStateMachine):
             agent.fail()
 
     @rule(pick=st.integers(0, 100))
+    def a_worker_doubts_its_round(self, pick: int) -> None:
+        agent = self.pick(pick)
+        if agent is not None:
+            self.doubt(agent)
+
+    def doubt(self, agent: FakeAgent) -> None:
+        if agent.round is not None:
+            agent.doubts += 1
+            agent.doubt = agent.doubts
+            self.feed(Received(agent.name, Doubted(agent.round.round, agent.doubt)))
+
+    def read_all(self) -> None:
+        for agent in list(self.agents.values()):
+            while agent.inbox and agent.name in self.agents:
+                self.read(agent)
+
+    @rule(pick=st.integers(0, 100))
     def workers_leave_the_loop(self, pick: int) -> None:
         agent = self.pick(pick)
         if agent is not None and agent.round is not None and not agent.finished:
@@ -260,6 +278,8 @@ class AnyOrder(RuleBasedStateMachine):
         order.shuffle(agents)
         for agent in agents:
             agent.inbox = [message for message in agent.inbox if message is STARTED]
+            if agent.doubt:  # its round ends with the coordinator
+                agent.restart()
             self.feed(Received(agent.name, agent.hello()))
             if agent.joined and agent.name in self.agents:
                 self.feed(Received(agent.name, agent.join()))
@@ -321,9 +341,7 @@ class AnyOrder(RuleBasedStateMachine):
             return
         quiet = 0
         while quiet < 3 and self.now < 10_000:
-            for agent in list(self.agents.values()):
-                while agent.inbox and agent.name in self.agents:
-                    self.read(agent)
+            self.read_all()
             before = self.state.phase, self.state.last_round
             self.pass_time(2.0)
             if self.state.phase is Phase.COMPLETING:  # their scripts come to their end
@@ -337,6 +355,11 @@ class AnyOrder(RuleBasedStateMachine):
             still = before == (self.state.phase, self.state.last_round)
             quiet = quiet + 1 if resting and still else 0
         assert not any(agent.leaving for agent in self.agents.values()), "a leaver was forgotten"
+        for agent in list(self.agents.values()):
+            self.doubt(agent)
+        for _ in range(3):  # the question, the answer, and who doubted before the others did
+            self.read_all()
+        assert not any(agent.doubt for agent in self.agents.values()), "one waits for an answer"
         possible = self.settings.size(len(self.agents))
         if self.state.phase in (Phase.FAILED, Phase.FINISHED):
             assert not self.agents, "an agent was not told that training has failed, or is complete"

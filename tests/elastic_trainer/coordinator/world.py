@@ -18,6 +18,7 @@ from elastic_trainer.coordinator.state import step
 from elastic_trainer.metrics.table_load import TableLoad, encoded
 from elastic_trainer.protocol.message import (
     AgentMessage,
+    AskStanding,
     FenceAsk,
     FenceCancel,
     Fenced,
@@ -29,7 +30,9 @@ from elastic_trainer.protocol.message import (
     Linked,
     Round,
     RoundOver,
+    RoundStands,
     Standby,
+    Standing,
     Tables,
 )
 from elastic_trainer.protocol.pace import BEAT_SECONDS
@@ -116,6 +119,9 @@ class FakeAgent:
         self.step = -1
         self.last_round = 0
         self.finished = self.succeeded = False
+        self.doubts = 0
+        self.doubt = 0
+        """Number of its question whether its round stands, until it is answered."""
 
     def hello(self) -> Hello:
         return Hello(
@@ -165,6 +171,10 @@ class FakeAgent:
             placed = any(isinstance(one, Round) for one in self.inbox)  # or it crosses its Join
             said = self.wait_in_process(message.round) if self.recovers else self.restart()
             return [] if self.live and placed else said
+        if isinstance(message, AskStanding) and self.in_round(message.round):
+            return [Standing(message.round, message.question)]
+        if isinstance(message, RoundStands) and self.in_round(message.round):
+            self.doubt = self.doubt if self.doubt > message.doubt else 0
         if isinstance(message, Standby) and self.joined and not self.live:
             return self.wait_in_process()  # its workers have started
         return []
@@ -173,6 +183,7 @@ class FakeAgent:
         return self.round is not None and self.round.round == number
 
     def restart(self) -> list[AgentMessage]:
+        self.doubt = 0
         self.round, self.joined, self.linked, self.fence, self.fenced = None, True, False, 0, False
         self.finished = self.succeeded = self.live = False
         return [self.join()]

@@ -18,17 +18,21 @@ import pytest
 from elastic_trainer.agent.workers import WorkerServer
 from elastic_trainer.link import message as link
 from elastic_trainer.link.message import decode_from_agent, encode
-from elastic_trainer.link.peer import Peer, refusal
+from elastic_trainer.link.peer import Peer, has_ended, refusal
 from elastic_trainer.link.progress import ProgressPage
 from elastic_trainer.metrics.table_load import TableLoad, encoded
 from elastic_trainer.protocol.message import (
+    AskStanding,
     Committed,
+    Doubted,
     FenceReply,
     Linked,
     Member,
     NewestCommit,
     Reported,
     Round,
+    RoundStands,
+    Standing,
     Tables,
     WorkersFailed,
 )
@@ -321,6 +325,56 @@ async def test_a_run_that_began_is_told_to_the_coordinator_and_with_the_next_pla
     assert isinstance(place, link.Place) and place.last_run == 70
 
 
+async def test_a_worker_that_doubts_its_round_is_told_that_it_stands(served: Served) -> None:
+    worker = await served.worker()
+    worker.say(link.Failing(True))
+    await served.until(lambda: Doubted(1, 1) in served.told)
+    served.server.stands(AskStanding(1, 5))
+    assert served.told[-1] == Standing(1, 5), "who only asks is there"
+    served.server.round_stands(RoundStands(1, 0))  # what was asked before
+    served.server.round_stands(RoundStands(1, 1))
+    worker.say(link.Settle(False))
+    assert [await worker.answer(), await worker.answer()] == [link.RoundStands(), link.Settled("")]
+    served.server.stands(AskStanding(1, 6))
+    assert served.told[-1] == Standing(1, 5), "it ends by an error of its own, and that is told"
+    worker.say(link.Joined(1, 70, 0))  # or it does not
+    await served.until(lambda: Linked(1, (os.getpid(),), False, 70) in served.told)
+    served.server.stands(AskStanding(1, 7))
+    assert served.told[-1] == Standing(1, 7)
+
+
+async def test_a_worker_whose_error_is_its_own_is_not_said_to_be_there(served: Served) -> None:
+    worker = await served.worker()
+    worker.say(link.Failing(False))
+    await served.until(lambda: "failing" in served.told)
+    served.server.stands(AskStanding(1, 1))
+    served.server.begin(2)
+    served.server.stands(AskStanding(1, 2))  # which is over
+    assert not any(isinstance(one, Standing) for one in served.told)
+
+
+async def test_a_workers_end_is_known_before_it_is_read(served: Served) -> None:
+    worker = await served.worker()
+    worker.writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+    served.server.stands(AskStanding(1, 1))
+    assert WorkersFailed(1) not in served.told
+    await served.until(lambda: WorkersFailed(1) in served.told)
+    served.server.stands(AskStanding(1, 1))
+    assert not any(isinstance(one, Standing) for one in served.told)
+
+
+def test_a_process_has_ended_though_its_connection_is_still_open() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as process:
+        assert not has_ended(ours, process.pid)
+        assert not has_ended(ours, 0), "of another namespace"
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert has_ended(ours, process.pid)
+        process.wait()
+        assert has_ended(ours, process.pid)
+
+
 async def test_nothing_that_a_worker_says_ends_the_agents_service(served: Served) -> None:
     """Whatever comes, it is refused in words or heard, and the next worker is served."""
     chance = random.Random(7)
@@ -337,7 +391,7 @@ async def test_nothing_that_a_worker_says_ends_the_agents_service(served: Served
             link.AskNewestCommit("place"),
             SAVED,
             link.Settle(True),
-            link.Failing(),
+            link.Failing(True),
             link.Idle(1),
             link.Joined(1, 5, 0),
             link.SecondaryFailure(),

@@ -152,6 +152,24 @@ def test_who_asks_for_commits_hears_of_them_or_of_the_rounds_end(
     assert heard == [found]
 
 
+@pytest.mark.parametrize("answer", [message.RoundStands(), message.RoundOver(1)])
+def test_an_error_waits_until_its_round_is_over_or_is_said_to_stand(
+    link: tuple[WorkerLink, AgentEnd], answer: FromAgent
+) -> None:
+    worker, agent = link
+    agent.say(message.RoundStands(), message.AskStep(fence=1, at_once=False))
+    assert agent.heard() == message.StepInProgress(1, -1), "that was said of an earlier error"
+    lost: list[bool] = []
+    asking = threading.Thread(
+        target=lambda: lost.append(worker.peer_lost(PATIENCE, asks=True)), daemon=True
+    )
+    asking.start()
+    assert agent.heard() == message.Failing(asks=True)
+    agent.say(answer)
+    asking.join(PATIENCE / 2)
+    assert lost == [isinstance(answer, message.RoundOver)]
+
+
 def test_rank_0_reports_figures_and_the_last_ones_before_the_end(
     link: tuple[WorkerLink, AgentEnd],
 ) -> None:

@@ -22,7 +22,7 @@ from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.link.message import RoundOver, encode
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.loop import ElasticLoop
-from elastic_trainer.loop.round_member import PATIENCE_SECONDS
+from elastic_trainer.loop.round_member import ANSWER_SECONDS
 from elastic_trainer.ranks.connection import Connections
 from elastic_trainer.ranks.process_group import ProcessGroup
 
@@ -330,11 +330,11 @@ def test_a_round_that_is_over_before_it_begins_is_not_waited_for(
 
 def test_an_error_is_the_users_own_while_all_peers_are_connected(loop: ElasticLoop) -> None:
     """It isn't kept waiting for news of a lost peer, which no connection tells of."""
-    asked: list[float] = []
+    asked: list[tuple[float, bool]] = []
 
     class Link(WorkerLink):
-        def peer_lost(self, patience: float = 0.0) -> bool:
-            asked.append(patience)
+        def peer_lost(self, patience: float = 0.0, *, asks: bool = False) -> bool:
+            asked.append((patience, asks))
             return False
 
     link, member = Link(None), loop._member
@@ -354,7 +354,8 @@ def test_an_error_is_the_users_own_while_all_peers_are_connected(loop: ElasticLo
             member.group = ProcessGroup(0, 2)
             peer.close()
             assert not member.peer_lost(link)
-    assert asked == [PATIENCE_SECONDS, 0.0, PATIENCE_SECONDS, PATIENCE_SECONDS]
+    waits = ANSWER_SECONDS, True
+    assert asked == [waits, (0.0, False), waits, waits]
 
 
 def test_what_other_threads_open_while_a_round_connects_is_theirs() -> None:

@@ -49,6 +49,7 @@ from elastic_trainer.link.worker_link import ROUND_VARIABLE
 from elastic_trainer.protocol.message import (
     VERSION,
     AgentMessage,
+    AskStanding,
     CheckNode,
     Completed,
     Dismissed,
@@ -64,6 +65,7 @@ from elastic_trainer.protocol.message import (
     Member,
     Round,
     RoundOver,
+    RoundStands,
     Standby,
     StatePart,
     WorkersFailed,
@@ -485,6 +487,10 @@ class Agent:
         elif isinstance(message, Inspect):
             if message.round == local.round:
                 self._inspector.begin(local)
+        elif isinstance(message, AskStanding):
+            self._workers.stands(message)
+        elif isinstance(message, RoundStands):
+            self._workers.round_stands(message)
         elif isinstance(message, CheckNode):
             self._recheck.begin(*self._stream.dialled)
         elif isinstance(message, Standby):

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from elastic_trainer.link.message import FromAgent, Whereabouts, encode
+from elastic_trainer.link.peer import has_ended
 from elastic_trainer.link.progress import ProgressPage
 from elastic_trainer.metrics.table_load import TableLoad
 from elastic_trainer.protocol.message import Committed
@@ -34,6 +35,10 @@ class Worker:
     """Out of any round, waiting for the next."""
     stuck: bool = False
     """It can't leave its round by itself."""
+    doubt: int = 0
+    """Number of its question whether the round stands; 0: it waits for no answer."""
+    failing: bool = False
+    """An error is its own, so it is about to end, unless its round does."""
     closing: bool = False
     tables: dict[str, TableLoad] = field(default_factory=dict)
     """Embedding tables that it holds parts of, by name."""
@@ -46,6 +51,15 @@ class Worker:
         """Sends a message, unless the connection is about to close."""
         if not self.writer.is_closing():
             self.writer.write(encode(message))
+
+    @property
+    def stands(self) -> bool:
+        """Return whether it is there and not about to end by an error, or has ended well."""
+        if self.closing:
+            return True
+        if self.failing or self.writer.is_closing():
+            return False
+        return not has_ended(self.writer.get_extra_info("socket"), self.pid)
 
 
 @dataclass
@@ -73,6 +87,8 @@ class LocalRound:
     """All have."""
     failing: bool = False
     """A worker ends in an exception, maybe because a peer vanished, and waits to be told."""
+    doubts: int = 0
+    """How often one has asked whether the round stands."""
     failed: bool = False
 
     savers: int = 0

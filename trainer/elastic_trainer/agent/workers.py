@@ -29,8 +29,10 @@ from elastic_trainer.metrics import table_load
 from elastic_trainer.metrics.table_load import TableLoad
 from elastic_trainer.protocol.message import (
     AgentMessage,
+    AskStanding,
     Committed,
     Digested,
+    Doubted,
     Fenced,
     FenceReply,
     FenceStop,
@@ -41,6 +43,8 @@ from elastic_trainer.protocol.message import (
     Progress,
     Reported,
     Round,
+    RoundStands,
+    Standing,
     Stopped,
     Tables,
     Transferring,
@@ -163,7 +167,7 @@ class WorkerServer:
         for local_rank, worker in local.workers.items():
             worker.local = local
             worker.reply, worker.fenced, worker.idle = None, False, False
-            worker.stopped = False
+            worker.stopped, worker.failing, worker.doubt = False, False, 0
             worker.rank = node_rank * local.local_world_size + local_rank
             self.places[worker.pid] = (local.round, worker.rank)
             worker.tell(
@@ -243,6 +247,21 @@ class WorkerServer:
         """The round is over, or its leavers may go."""
         self.local.over = True
         self._broadcast(link.RoundOver(self.local.round))
+
+    def stands(self, asked: AskStanding) -> None:
+        """Tell whether all workers of a round are there; nothing where one isn't, or is about to
+        end: what comes of that is told."""
+        local = self.local
+        workers = local.workers.values()
+        if asked.round == local.round and not local.failed and all(one.stands for one in workers):
+            self._tell(Standing(asked.round, asked.question))
+
+    def round_stands(self, told: RoundStands) -> None:
+        """Tell those workers that asked before."""
+        for worker in self.local.workers.values():
+            if told.round == self.local.round and 0 < worker.doubt <= told.doubt:
+                worker.doubt, worker.failing = 0, True  # so its error was its own
+                worker.tell(link.RoundStands())
 
     def progress(self) -> Progress | None:
         """The newest step, unless told before."""
@@ -457,8 +476,13 @@ class WorkerServer:
             local.finished = True
             self._tell(Finished(local.round))
 
-    def _on_failing(self, local: LocalRound, worker: Worker, _: link.Failing) -> None:
+    def _on_failing(self, local: LocalRound, worker: Worker, failing: link.Failing) -> None:
         local.failing = True
+        worker.doubt, worker.failing = 0, not failing.asks
+        if failing.asks:
+            local.doubts += 1
+            worker.doubt = local.doubts
+            self._tell(Doubted(local.round, worker.doubt))
         self._failing()
 
     def _on_stuck(self, local: LocalRound, worker: Worker, stuck: link.Stuck) -> None:
@@ -473,6 +497,7 @@ class WorkerServer:
 
     def _on_joined(self, local: LocalRound, worker: Worker, joined: link.Joined) -> None:
         if joined.round == local.round:
+            worker.failing = False
             local.joined.add(worker.local_rank)
             local.feed_port = max(local.feed_port, joined.feed_port)
             local.sharded = joined.sharded

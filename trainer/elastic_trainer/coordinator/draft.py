@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from elastic_trainer.coordinator.agents import Agent, Trait
+from elastic_trainer.coordinator.doubts import Doubts
 from elastic_trainer.coordinator.leavers import holds_part, may_wait
 from elastic_trainer.coordinator.model import Effect, Phase, RoundRecord, Send, State
 from elastic_trainer.coordinator.replacement import replace
@@ -71,6 +72,7 @@ class Draft:
             round=running,
             round_since=now,
             fence=None,
+            doubts=Doubts(),
             watch=state.watch.begun(now),
             rounds=(*state.rounds, record),
             excluded={**excluded, **state.excluded},
@@ -228,6 +230,7 @@ class Draft:
             phase=Phase.RESTARTING,
             round=None,
             fence=None,
+            doubts=Doubts(),
             succeeded=frozenset(),
             recovering=recovering,
             restart_deadline=self.now

@@ -9,6 +9,7 @@ from enum import Enum
 
 from elastic_trainer.coordinator.agents import Agents
 from elastic_trainer.coordinator.divergence import Diverged, ReplicaWatch
+from elastic_trainer.coordinator.doubts import Doubts
 from elastic_trainer.coordinator.goodput import Ledger
 from elastic_trainer.coordinator.hang import Hang, StepWatch
 from elastic_trainer.coordinator.persistent_map import PersistentMap
@@ -216,6 +217,8 @@ class State:
     last_round: int = 0
     last_fence: int = 0
     fence: Fence | None = None
+    doubts: Doubts = field(default_factory=Doubts)
+    """Agents' that the current round stands."""
     succeeded: frozenset[str] = frozenset()
     """Members of the round whose workers have all ended with code 0; some may be gone."""
     expected: frozenset[str] = frozenset()

@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 from elastic_trainer.coordinator.agents import Agent, Trait
 from elastic_trainer.coordinator.divergence_check import diverged_ranks
+from elastic_trainer.coordinator.doubt_check import settle_doubts
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.exclusion import lift
 from elastic_trainer.coordinator.feeders import feeders, standby
@@ -67,6 +68,7 @@ def settle(draft: Draft) -> None:
         settle_fencing(draft)
     if draft.state.phase is Phase.COMPLETING:
         _settle_completing(draft)
+    settle_doubts(draft)
     if draft.state.phase in (Phase.FORMING, Phase.RESTARTING):
         _settle_forming(draft)
 

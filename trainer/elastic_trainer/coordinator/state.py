@@ -8,6 +8,7 @@ from typing import Any
 from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.bookkeeping import booked
 from elastic_trainer.coordinator.divergence_check import hear_digests
+from elastic_trainer.coordinator.doubt_check import hear_doubt, hear_standing
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.failure_policy import Fail, decide
 from elastic_trainer.coordinator.feeders import tell_newcomers
@@ -40,6 +41,7 @@ from elastic_trainer.protocol.message import (
     Completed,
     Digested,
     Dismissed,
+    Doubted,
     Electorate,
     Failed,
     Fenced,
@@ -58,6 +60,7 @@ from elastic_trainer.protocol.message import (
     Reported,
     Round,
     RoundOver,
+    Standing,
     Stopped,
     Tables,
     Taken,
@@ -486,6 +489,8 @@ _HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
     Load: hear_load,
     Reported: hear_figures,
     Tables: hear_tables,
+    Doubted: hear_doubt,
+    Standing: hear_standing,
 }
 
 _IDLE = (Heartbeat, Progress, Failed, Transferring, Load, Reported, Tables)

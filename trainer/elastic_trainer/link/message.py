@@ -156,7 +156,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """It ends in an exception, maybe because a peer vanished, and waits to hear so."""
+    """A collective has failed, or all of it ends in an exception, maybe because a peer vanished."""
+
+    asks: bool
+    """It waits for RoundOver or RoundStands; if not, it ends unless the round is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +314,11 @@ class Feeders:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundStands:
+    """The answer to Failing: no peer was lost before it."""
+
+
+@dataclass(frozen=True, slots=True)
 class AskWhereabouts:
     """Asks for Whereabouts, while its main thread may hang."""
 
@@ -361,6 +369,7 @@ FromAgent = (
     | Settled
     | NewestCommit
     | Feeders
+    | RoundStands
     | AskWhereabouts
     | NoNextRound
     | Refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -10,6 +11,10 @@ from dataclasses import dataclass
 
 _CREDENTIALS = struct.Struct("iII")
 _MOST_GENERATIONS = 1000
+_FLAGS = 6
+"""Word of /proc/…/stat, after the name, that has the process's flags."""
+_EXITING = 0x4
+"""Linux's PF_EXITING, which is set before any connection is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +43,34 @@ def is_alive(pid: int) -> bool:
     return _status(pid)[0] not in ("Z", "X")
 
 
+def has_ended(connection: socket.socket, pid: int) -> bool:
+    """Return whether the process at the other end is gone, or on its way, though its end may not
+    have been read yet. Who has noticed that by another connection of its finds it so here.
+
+    Args:
+        pid: its, or 0.
+    """
+    watch = select.poll()
+    watch.register(connection.fileno(), select.POLLRDHUP)
+    if watch.poll(0):
+        return True
+    words = _words(pid)
+    return bool(pid) and (len(words) <= _FLAGS or bool(int(words[_FLAGS]) & _EXITING))
+
+
 def _status(pid: int) -> tuple[str, str]:
     """The letter of a process's state, and its parent; X and 0 for one that is gone."""
+    words = _words(pid)
+    return (words[0], words[1]) if len(words) > 1 else ("X", "0")
+
+
+def _words(pid: int) -> list[str]:
+    """Return what the kernel says of a process after its name; nothing of one that is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            letter, parent = file.read().rpartition(")")[2].split()[:2]
-            return letter, parent
-    except (OSError, ValueError):
-        return "X", "0"
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def descends(pid: int, ancestor: int, parent: Callable[[int], int] = parent_of) -> bool:

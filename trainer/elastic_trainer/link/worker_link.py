@@ -48,6 +48,7 @@ from elastic_trainer.link.message import (
     Refused,
     Reported,
     RoundOver,
+    RoundStands,
     Saved,
     SecondaryFailure,
     Settle,
@@ -84,6 +85,7 @@ BLAME_SECONDS = 1.0
 
 
 _Answer = TypeVar("_Answer", Settled, NewestCommit, Feeders)
+_ANSWERS = (Settled, NewestCommit, Feeders, RoundStands)
 
 
 class LinkError(RuntimeError):
@@ -152,7 +154,7 @@ class WorkerLink:
             StopCancelled: self._on_stop_cancelled,
             RoundOver: self._on_round_over,
             Place: self._on_place,
-            **dict.fromkeys((Settled, NewestCommit, Feeders), self._on_answer),
+            **dict.fromkeys(_ANSWERS, self._on_answer),
             AskWhereabouts: lambda _: whereabouts(self._step),
             NoNextRound: self._on_no_next_round,
             Refused: lambda said: complain(f"the agent refuses this worker: {said.reason}"),
@@ -487,17 +489,24 @@ class WorkerLink:
         flush()
         os._exit(0)
 
-    def peer_lost(self, patience: float = BLAME_SECONDS) -> bool:
+    def peer_lost(self, patience: float = BLAME_SECONDS, *, asks: bool = False) -> bool:
         """Asked after an error: whether the round is over, so that a vanished peer was its cause.
 
         Waits up to `patience` seconds for the word of it.
+
+        Args:
+            asks: be told that the round stands, too, which ends the wait. If not, other ranks that
+                ask are told nothing before this process ends.
         """
         if self._connection is None:
             return False
-        self._send(Failing())
         deadline = time.monotonic() + patience
         with self._changed:
-            while not self.over and (left := deadline - time.monotonic()) > 0:
+            self._answers.pop(RoundStands, None)
+            self._send(Failing(asks))
+            while not (self.over or RoundStands in self._answers):
+                if (left := deadline - time.monotonic()) <= 0:
+                    break
                 self._changed.wait(left)
             return self.over
 
@@ -622,7 +631,7 @@ class WorkerLink:
         self._fence.cancel()
         self.told = None
 
-    def _on_answer(self, answer: Settled | NewestCommit | Feeders) -> None:
+    def _on_answer(self, answer: Settled | NewestCommit | Feeders | RoundStands) -> None:
         self._answers[type(answer)] = answer
 
     def _on_no_next_round(self, _: NoNextRound) -> None:

@@ -51,8 +51,9 @@ PEER_SECONDS = 5.0
 """Patience for one connection in a large world, once all ranks are there. gloo tries five times,
 and nobody can break the wait; it is as long where a rank comes late to what is used for the first
 time."""
-PATIENCE_SECONDS = 3.0
-"""How long an error waits for the word that a peer was its cause, if a peer's connection failed."""
+ANSWER_SECONDS = 60.0
+"""How long an error waits for the word that its round is over, or stands, where a peer's connection
+may have failed. One of them comes sooner, but where a peer lives on after an error of its own."""
 SHUT_AGAIN_SECONDS = 0.01
 """While the main thread is on its way out of a round, it may still be opening connections."""
 SHUT_LATE_SECONDS = 0.5
@@ -253,7 +254,9 @@ class RoundMember:
         """Asked after an error: whether it came of a lost peer; it is the training's own if not."""
         # A large world's later connections are forgotten once they have failed.
         untold = self._peers is not None or self._groups
-        return link.peer_lost(PATIENCE_SECONDS if untold or self.forsaken else 0.0)
+        if untold or self.forsaken:
+            return link.peer_lost(ANSWER_SECONDS, asks=True)
+        return link.peer_lost(0.0)
 
     @property
     def failed(self) -> bool:

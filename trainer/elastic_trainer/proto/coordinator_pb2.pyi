@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "join", "heartbeat", "linked", "progress", "fence_reply", "fenced", "committed", "workers_failed", "leave", "finished", "goodbye", "failed", "workers_succeeded", "stopped", "transferring", "taken", "inspected", "digested", "load", "whole", "reported", "tables")
+    __slots__ = ("hello", "join", "heartbeat", "linked", "progress", "fence_reply", "fenced", "committed", "workers_failed", "leave", "finished", "goodbye", "failed", "workers_succeeded", "stopped", "transferring", "taken", "inspected", "digested", "load", "whole", "reported", "tables", "doubted", "standing")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,8 @@ class AgentMessage(_message.Message):
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     REPORTED_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    DOUBTED_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     join: Join
     heartbeat: Heartbeat
@@ -54,7 +56,9 @@ class AgentMessage(_message.Message):
     whole: Whole
     reported: Reported
     tables: Tables
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., workers_succeeded: _Optional[_Union[WorkersSucceeded, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., transferring: _Optional[_Union[Transferring, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., inspected: _Optional[_Union[Inspected, _Mapping]] = ..., digested: _Optional[_Union[Digested, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., whole: _Optional[_Union[Whole, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ..., tables: _Optional[_Union[Tables, _Mapping]] = ...) -> None: ...
+    doubted: Doubted
+    standing: Standing
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., workers_succeeded: _Optional[_Union[WorkersSucceeded, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., transferring: _Optional[_Union[Transferring, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., inspected: _Optional[_Union[Inspected, _Mapping]] = ..., digested: _Optional[_Union[Digested, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., whole: _Optional[_Union[Whole, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ..., tables: _Optional[_Union[Tables, _Mapping]] = ..., doubted: _Optional[_Union[Doubted, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced", "pids", "recovers", "version", "job", "processes", "succeeded", "node", "grace_seconds", "commits", "term", "port", "electorate", "goodput", "uncounted_milliseconds", "last_run", "alive_milliseconds", "keepers", "round_digest", "electorate_digest", "feed_port", "stop_commits", "holds", "sharded", "program")
@@ -352,6 +356,22 @@ class WorkersFailed(_message.Message):
     round: int
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
+class Doubted(_message.Message):
+    __slots__ = ("round", "doubt")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DOUBT_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    doubt: int
+    def __init__(self, round: _Optional[int] = ..., doubt: _Optional[int] = ...) -> None: ...
+
+class Standing(_message.Message):
+    __slots__ = ("round", "question")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    question: int
+    def __init__(self, round: _Optional[int] = ..., question: _Optional[int] = ...) -> None: ...
+
 class Leave(_message.Message):
     __slots__ = ("grace_seconds",)
     GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -443,7 +463,7 @@ class WorkerReport(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., step: _Optional[int] = ..., collectives: _Optional[int] = ..., answers: _Optional[bool] = ..., committing: _Optional[bool] = ..., cpus: _Optional[float] = ..., stack: _Optional[str] = ..., flight: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("heartbeat", "round", "fence_ask", "fence_stop", "fence_cancel", "round_over", "dismissed", "standby", "completed", "electorate", "inspect", "ask_whole", "check_node")
+    __slots__ = ("heartbeat", "round", "fence_ask", "fence_stop", "fence_cancel", "round_over", "dismissed", "standby", "completed", "electorate", "inspect", "ask_whole", "check_node", "ask_standing", "round_stands")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     FENCE_ASK_FIELD_NUMBER: _ClassVar[int]
@@ -457,6 +477,8 @@ class CoordinatorMessage(_message.Message):
     INSPECT_FIELD_NUMBER: _ClassVar[int]
     ASK_WHOLE_FIELD_NUMBER: _ClassVar[int]
     CHECK_NODE_FIELD_NUMBER: _ClassVar[int]
+    ASK_STANDING_FIELD_NUMBER: _ClassVar[int]
+    ROUND_STANDS_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     round: Round
     fence_ask: FenceAsk
@@ -470,7 +492,9 @@ class CoordinatorMessage(_message.Message):
     inspect: Inspect
     ask_whole: AskWhole
     check_node: CheckNode
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., fence_ask: _Optional[_Union[FenceAsk, _Mapping]] = ..., fence_stop: _Optional[_Union[FenceStop, _Mapping]] = ..., fence_cancel: _Optional[_Union[FenceCancel, _Mapping]] = ..., round_over: _Optional[_Union[RoundOver, _Mapping]] = ..., dismissed: _Optional[_Union[Dismissed, _Mapping]] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ..., completed: _Optional[_Union[Completed, _Mapping]] = ..., electorate: _Optional[_Union[Electorate, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., ask_whole: _Optional[_Union[AskWhole, _Mapping]] = ..., check_node: _Optional[_Union[CheckNode, _Mapping]] = ...) -> None: ...
+    ask_standing: AskStanding
+    round_stands: RoundStands
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., fence_ask: _Optional[_Union[FenceAsk, _Mapping]] = ..., fence_stop: _Optional[_Union[FenceStop, _Mapping]] = ..., fence_cancel: _Optional[_Union[FenceCancel, _Mapping]] = ..., round_over: _Optional[_Union[RoundOver, _Mapping]] = ..., dismissed: _Optional[_Union[Dismissed, _Mapping]] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ..., completed: _Optional[_Union[Completed, _Mapping]] = ..., electorate: _Optional[_Union[Electorate, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., ask_whole: _Optional[_Union[AskWhole, _Mapping]] = ..., check_node: _Optional[_Union[CheckNode, _Mapping]] = ..., ask_standing: _Optional[_Union[AskStanding, _Mapping]] = ..., round_stands: _Optional[_Union[RoundStands, _Mapping]] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("agent", "pod_index", "address", "port")
@@ -609,6 +633,22 @@ class Inspect(_message.Message):
     ROUND_FIELD_NUMBER: _ClassVar[int]
     round: int
     def __init__(self, round: _Optional[int] = ...) -> None: ...
+
+class AskStanding(_message.Message):
+    __slots__ = ("round", "question")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    question: int
+    def __init__(self, round: _Optional[int] = ..., question: _Optional[int] = ...) -> None: ...
+
+class RoundStands(_message.Message):
+    __slots__ = ("round", "doubt")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DOUBT_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    doubt: int
+    def __init__(self, round: _Optional[int] = ..., doubt: _Optional[int] = ...) -> None: ...
 
 class Dismissed(_message.Message):
     __slots__ = ("reason", "failed")

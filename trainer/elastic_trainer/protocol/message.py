@@ -336,6 +336,18 @@ class WorkersFailed:
 
 
 @dataclass(frozen=True)
+class Doubted:
+    round: int = 0
+    doubt: int = 0
+
+
+@dataclass(frozen=True)
+class Standing:
+    round: int = 0
+    question: int = 0
+
+
+@dataclass(frozen=True)
 class Transferring:
     round: int = 0
     bytes: int = 0
@@ -468,6 +480,18 @@ class Inspect:
     round: int = 0
 
 
+@dataclass(frozen=True)
+class AskStanding:
+    round: int = 0
+    question: int = 0
+
+
+@dataclass(frozen=True)
+class RoundStands:
+    round: int = 0
+    doubt: int = 0
+
+
 AgentMessage = (
     Hello
     | Join
@@ -492,6 +516,8 @@ AgentMessage = (
     | Whole
     | Reported
     | Tables
+    | Doubted
+    | Standing
 )
 CoordinatorMessage = (
     Heartbeat
@@ -507,4 +533,6 @@ CoordinatorMessage = (
     | Inspect
     | AskWhole
     | CheckNode
+    | AskStanding
+    | RoundStands
 )

@@ -1,0 +1,84 @@
+"""A worker's error is its script's own once all members have said since that their workers are
+there; word of a lost peer, however late it comes, comes before."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_trainer.coordinator.model import Lost, Phase
+from elastic_trainer.protocol.message import (
+    AskStanding,
+    Doubted,
+    RoundOver,
+    RoundStands,
+    Standing,
+    WorkersFailed,
+)
+
+from tests.elastic_trainer.coordinator.world import Job
+
+
+@pytest.fixture
+def job() -> Job:
+    return Job(min_nodes=1, max_nodes=3).running(0, 1, 2)
+
+
+def answers(job: Job) -> dict[str, list[int]]:
+    """Return the doubts of which agents were told that the round stands."""
+    told = {
+        name: [one.doubt for one in heard if isinstance(one, RoundStands)]
+        for name, heard in job.heard.items()
+    }
+    return {name: doubts for name, doubts in told.items() if doubts}
+
+
+def test_who_doubts_is_told_that_the_round_stands_once_all_members_have_said_so(job: Job) -> None:
+    job.say("a0", Doubted(1, 7))
+    for index in range(3):
+        assert job.last(f"a{index}", AskStanding) == AskStanding(1, 1)
+        assert answers(job) == {}
+        job.say(f"a{index}", Standing(1, 1))
+    assert answers(job) == {"a0": [7]} and job.state.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("loss", ["workers failed", "silent"])
+def test_who_doubts_hears_of_a_loss_and_of_nothing_before(job: Job, loss: str) -> None:
+    job.say("a0", Doubted(1, 1))
+    job.say("a0", Standing(1, 1))
+    job.say("a1", Standing(1, 1))
+    job.pass_time(60.0)
+    assert answers(job) == {} and job.state.phase is Phase.RUNNING
+    if loss == "silent":
+        job.feed(Lost("a2", "silent"))
+    else:
+        job.say("a2", WorkersFailed(1))
+    assert job.last("a0", RoundOver).round == 1
+    job.say("a2", Standing(1, 1))
+    assert answers(job) == {}
+
+
+def test_what_was_said_before_a_doubt_does_not_answer_it(job: Job) -> None:
+    job.say("a0", Doubted(1, 1))
+    job.say("a1", Standing(1, 1))
+    job.say("a0", Doubted(1, 2), Standing(1, 1))
+    job.say("a1", Doubted(1, 1))
+    job.say("a2", Standing(1, 1))
+    assert answers(job) == {"a0": [1]}
+    assert [job.last(f"a{index}", AskStanding).question for index in range(3)] == [2, 2, 2]
+    job.say("a0", Standing(1, 1))  # to the first question once more
+    for index in range(3):
+        job.say(f"a{index}", Standing(1, 2))
+    assert answers(job) == {"a0": [1, 2], "a1": [1]}
+    asked = [one for one in job.heard["a2"] if isinstance(one, AskStanding)]
+    assert len(asked) == 2, "nobody doubts any more"
+
+
+def test_doubts_of_a_round_that_is_over_are_forgotten(job: Job) -> None:
+    job.say("a0", Doubted(1, 1))
+    job.say("a1", WorkersFailed(1))
+    job.heard.clear()
+    job.say("a0", Doubted(1, 2))
+    job.join(0, 1, 2)
+    job.pass_time(0.5)
+    job.link(0, 1, 2)
+    assert job.state.phase is Phase.RUNNING
+    assert not any(isinstance(one, AskStanding) for heard in job.heard.values() for one in heard)
