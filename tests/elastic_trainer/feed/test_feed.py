@@ -28,6 +28,8 @@ from elastic_trainer.ranks.process_group import ProcessGroup
 from torch.utils._pytree import tree_flatten
 from torch.utils.data import TensorDataset
 
+from tests.elastic_trainer.ranks.gpu_streams import stand_in
+
 Make = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, Make] = {
     "AdamW": lambda given: torch.optim.AdamW(given, lr=0.01),
@@ -173,6 +175,17 @@ def test_what_its_steps_lack_is_sent_in_the_end(feeder: Feeder) -> None:
     feeder.sync(training.state.take, training.identity, 60)
     assert newcomer.placed() == training.identity
     same(other.state.take(), training.state.take())
+
+
+def test_the_copy_that_it_gets_is_made_in_the_trainings_stream(
+    feeder: Feeder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus, training = stand_in(monkeypatch), Training()
+    newcomer = Newcomer(Training(), feeder.port)
+    train_until(training, feeder, newcomer.ready.is_set)
+    assert gpus.taken["copy"] == "the caller's"
+    feeder.close()
+    newcomer.placed()
 
 
 def test_one_without_a_place_goes_on_to_follow(feeder: Feeder) -> None:
