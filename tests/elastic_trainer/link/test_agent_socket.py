@@ -353,6 +353,20 @@ async def test_a_worker_whose_error_is_its_own_is_not_said_to_be_there(served: S
     assert not any(isinstance(one, Standing) for one in served.told)
 
 
+@pytest.mark.parametrize("live", [False, True])
+async def test_who_is_asked_before_its_workers_have_their_places_answers_then(
+    served: Served, live: bool
+) -> None:
+    await served.worker()
+    served.server.stands(AskStanding(2, 1))
+    assert not any(isinstance(one, Standing) for one in served.told)
+    if live:
+        served.server.reassign(Round(2, (Member("a"),), "127.0.0.1", 1), 0)
+    else:
+        served.server.begin(2)
+    assert served.told[-1] == Standing(2, 1)
+
+
 async def test_a_workers_end_is_known_before_it_is_read(served: Served) -> None:
     worker = await served.worker()
     worker.writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)

@@ -89,6 +89,8 @@ class WorkerServer:
         self.address = self._listener.address
         self._memory = memory
         self.local = LocalRound()
+        self._asked = AskStanding()
+        """The last question, maybe of a round that the workers have no places in yet."""
         self.committed_step = -1
         self.commits: tuple[NewestCommit, ...] = ()
         """The newest in each storage, as far as this agent knows."""
@@ -155,6 +157,7 @@ class WorkerServer:
         self.local = LocalRound(number)
         self.notes.clear()
         self.places.clear()
+        self.stands(self._asked)
 
     def reassign(self, begun: Round, node_rank: int) -> None:
         """Hands the idle workers their places in the next round."""
@@ -184,6 +187,7 @@ class WorkerServer:
                     stepless=begun.stepless,
                 )
             )
+        self.stands(self._asked)
 
     def discard_diverged(self, begun: Round, node_rank: int, processes: int) -> None:
         """Before workers take their places in a round: forget what the one that saves for all of
@@ -249,11 +253,13 @@ class WorkerServer:
         self._broadcast(link.RoundOver(self.local.round))
 
     def stands(self, asked: AskStanding) -> None:
-        """Tell whether all workers of a round are there; nothing where one isn't, or is about to
-        end: what comes of that is told."""
-        local = self.local
+        """Tell whether all workers of a round are there, once they are on their way into it;
+        nothing where one isn't, or is about to end: what comes of that is told."""
+        local, self._asked = self.local, asked
         workers = local.workers.values()
-        if asked.round == local.round and not local.failed and all(one.stands for one in workers):
+        if asked.round != local.round or not asked.question or local.failed:
+            return
+        if all(one.stands for one in workers):
             self._tell(Standing(asked.round, asked.question))
 
     def round_stands(self, told: RoundStands) -> None:
