@@ -43,6 +43,7 @@ from tests.elastic_trainer.fault_oracle import (
     check_samples,
 )
 from tests.elastic_trainer.fault_tail import RESTARTS, Tail, choose
+from tests.elastic_trainer.loop.devices import VARIABLE
 from tests.elastic_trainer.torchrun_job import children, gone
 
 WHOLE_SECONDS = 60.0
@@ -206,8 +207,10 @@ class Harness:
         # Two ranks' gradients are summed in one order only, but for those of a row.
         exact = self.fixed and self.job.model is not TABLES
         tolerance = 0.0 if exact else 1e-6
+        # Not before here, as forks of a process that has used CUDA could not use it.
+        device = os.environ[VARIABLE]
         model = check_model(
-            self.job.folder, report, tolerance, self.job.shards, model=self.job.model
+            self.job.folder, report, tolerance, self.job.shards, self.job.model, device
         )
         print(f"{dict(sorted(self.done.items()))}")
         print(
@@ -239,7 +242,11 @@ def main() -> int:
     parser.add_argument("--tables", action="store_true", help="a model with embedding tables")
     parser.add_argument("--only", nargs="+", metavar="FAULT", help="kinds, as they are printed")
     parser.add_argument("--folder", type=Path, help="kept; default: a temporary one")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the model")
     options = parser.parse_args()
+    if options.device == "cuda" and options.tables:
+        parser.error("--device cuda goes without --tables, whose rows are on the CPU")
+    os.environ[VARIABLE] = options.device  # nodes have it from here
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # all ends with us
     # What loses its parent becomes our child, so that nothing left behind goes unseen.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

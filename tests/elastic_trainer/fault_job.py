@@ -16,6 +16,7 @@ from elastic_trainer.protocol.message import COMMITS_VARIABLE
 
 from tests.elastic_trainer import fault_network
 from tests.elastic_trainer.fault_network import Network
+from tests.elastic_trainer.loop.devices import DEVICE
 from tests.elastic_trainer.nursery import Nursery
 from tests.elastic_trainer.torchrun_job import Job
 
@@ -99,6 +100,8 @@ faulthandler.register(signal.SIGUSR1)  # so that a worker which hangs can tell w
 folder = Path(sys.argv[1])
 for function in (time.time, os.rename, open):
     assert type(function).__name__ == "function", f"{{function}} of this worker can't be faulty"
+{DEVICE}
+net.to(device)
 {DATASET}
 loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=20)
 log = open(folder / f"steps-{{os.getpid()}}", "a", buffering=1)
@@ -108,6 +111,7 @@ if enough.exists():
 for x, y in loop:
     if len(x) == 1:  # which batch norm refuses
         x, y = x.repeat(2, 1), y.repeat(2, 1)
+    x, y = x.to(device), y.to(device)
     with loop.step():
         (loop.weight * nn.functional.mse_loss(loop.model(x), y)).backward()
     log.write(f"{{loop.steps}} {{data.cursor.epoch}}\\n")

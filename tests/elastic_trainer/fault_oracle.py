@@ -56,10 +56,11 @@ def check_model(
     tolerance: float,
     shards: Mapping[str, int] | None = None,
     model: str = MODEL,
+    device: str = "cpu",
 ) -> float:
     """The final model, and what was exported, is what its own steps give in one process."""
     steps, _ = history(folder / "audit", shards)
-    difference, batches = deviation(model, SEED, steps, folder)
+    difference, batches = deviation(model, SEED, steps, folder, device)
     assert difference <= tolerance, f"the model differs from a replay of its steps by {difference}"
     assert batches == report.steps, f"batch norm counted {batches} of {report.steps} steps"
     return difference

@@ -33,7 +33,9 @@ def history(
     return steps, until
 
 
-def deviation(model: str, seed: int, steps: Steps, folder: Path) -> tuple[float, int]:
+def deviation(
+    model: str, seed: int, steps: Steps, folder: Path, device: str = "cpu"
+) -> tuple[float, int]:
     """Greatest difference of a parameter, or of a table's row, between any rank's final model and
     the replay; and the number of steps that the final model's batch norm has counted.
 
@@ -43,7 +45,8 @@ def deviation(model: str, seed: int, steps: Steps, folder: Path) -> tuple[float,
     names: dict[str, Any] = {}
     exec(model, names)
     net, optimizer = names["net"], names["optimizer"]
-    inputs, targets = names["inputs"], names["targets"]
+    net.to(device)  # where dropout draws other numbers
+    inputs, targets = names["inputs"].to(device), names["targets"].to(device)
     tables = SplitTables([names["items"]]) if "items" in names else None
     for step in sorted(steps):
         ranks = steps[step]
@@ -52,7 +55,7 @@ def deviation(model: str, seed: int, steps: Steps, folder: Path) -> tuple[float,
         for rank, indices in ranks.items():
             if len(indices):
                 torch.manual_seed(hash((seed, step - 1, rank)))
-                rows = torch.from_numpy(indices)
+                rows = torch.from_numpy(indices).to(device)
                 rows = rows.repeat(2) if len(rows) == 1 else rows  # as the script does
                 share = len(indices) / taken
                 (share * mse_loss(net(inputs[rows]), targets[rows])).backward()
@@ -62,7 +65,7 @@ def deviation(model: str, seed: int, steps: Steps, folder: Path) -> tuple[float,
     worst, counted = 0.0, set()
     rows: dict[int, torch.Tensor] = {}
     for path in folder.glob("final-*.pt"):
-        final = torch.load(path)
+        final = torch.load(path, map_location=device)
         counted.add(int(final["1.num_batches_tracked"]))
         for name, parameter in net.named_parameters():
             worst = max(worst, (final[name] - parameter).abs().max().item())

@@ -120,6 +120,7 @@ class Training:
         unit: nodes of one rank that a replica is divided among, so that they come and go together;
             1: the seed says what is divided how.
         hsdp: replicas are nodes of two ranks each, whatever the seed says.
+        device: of the model, "cpu" or "cuda".
     """
 
     def __init__(
@@ -130,10 +131,11 @@ class Training:
         counts: Counts,
         unit: int = 1,
         hsdp: bool = False,
+        device: str = "cpu",
     ) -> None:
         self.chance = random.Random(seed)
         self.folder, self.store, self.counts = folder, store, counts
-        self.name = f"{seed}"
+        self.name, self.device = f"{seed}", device
         chance = self.chance
         self.unit = unit
         self.local = 2 if hsdp else chance.choice((1, 1, 2)) if unit == 1 else 1
@@ -189,6 +191,7 @@ class Training:
             self.shards,
             self.every,
             mirror_seconds=self.slow,
+            device=self.device,
         )
         if self.events <= 0:
             return plain
@@ -420,7 +423,11 @@ def main() -> int:
     hybrid.add_argument(
         "--hsdp", action="store_true", help="a replica is a node of two ranks in all seeds"
     )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the model")
     options = parser.parse_args()
+    if options.device == "cuda" and not options.loop:
+        parser.error("--device cuda goes with --loop, whose processes confirm NCCL's collectives")
+    of_all = (options.unit, options.hsdp, options.device)
     kind: type[Training] = Training
     if options.loop:
         from tests.elastic_trainer.sharded_loop_training import LoopTraining
@@ -435,15 +442,13 @@ def main() -> int:
     try:
         for seed in range(options.seed, options.seed + options.seeds):
             with shared_memory() as folder:
-                training = kind(seed, folder, store, counts, options.unit, options.hsdp)
+                training = kind(seed, folder, store, counts, *of_all)
                 shape = training.shape
                 kinds["HSDP" if training.shards else "FSDP2"] += 1
                 try:
                     if shape not in calm:
                         with shared_memory() as other:
-                            undisturbed = kind(
-                                seed, other, store, Counts(), options.unit, options.hsdp
-                            )
+                            undisturbed = kind(seed, other, store, Counts(), *of_all)
                             undisturbed.events, undisturbed.name = 0, f"calm-{shape}"
                             with contextlib.closing(undisturbed):
                                 calm[shape] = undisturbed.run()

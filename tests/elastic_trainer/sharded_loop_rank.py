@@ -38,6 +38,9 @@ from tests.elastic_trainer.sharded_round import (
     whole,
 )
 
+DEVICE_VARIABLE = "HARNESS_GPU"
+"""Number of a process's GPU; there may be fewer, which then share theirs."""
+
 
 def run_life(folder: Path, name: str, environment: Mapping[str, str]) -> NoReturn:
     """Train until the training's end, or this process's; in a process that was forked for it.
@@ -53,6 +56,8 @@ def run_life(folder: Path, name: str, environment: Mapping[str, str]) -> NoRetur
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
     faulthandler.register(SHOW_STACKS)
     os.environ.update(environment)
+    if DEVICE_VARIABLE in environment:
+        torch.cuda.set_device(int(environment[DEVICE_VARIABLE]) % torch.cuda.device_count())
     code = 1
     try:
         _Life(folder).train()
@@ -72,6 +77,7 @@ class _Life(Rank):
         self._loop: ElasticLoop
         self._extra: Extra = {}
         self._digested = True
+        self._unconfirmed: list[dict[str, Any]] = []
         self._asked = False
         """It looked into storage for commits as the round began."""
 
@@ -93,20 +99,34 @@ class _Life(Rank):
                 if not self._digested:
                     # Between rounds nobody may communicate, in a body all do.
                     self._digested = True
-                    self.log(
-                        kind="restored",
-                        identity=(loop.checkpointer.parent, loop.steps),
-                        digest=digest(loop.module, loop.optimizer, self._extra),
-                        **self._seen(),
-                    )
+                    identity = (loop.checkpointer.parent, loop.steps)
+                    self.log(kind="restored", identity=identity, **self._seen())
+                    if identity != (0, 0):
+                        self._log_made(identity)
                 train_late(loop.module, loop.steps)
+                inputs, wanted = inputs.to(self.round.device), wanted.to(self.round.device)
                 error = torch.nn.functional.mse_loss(loop.model(inputs, loop.steps), wanted)
                 (loop.weight * error).backward()
                 if loop.data.last:
                     self.reach("in a step")
-            if loop.stepped and loop.steps == STEPS:
-                loop.stop()
+            if loop.stepped:
+                self._log_confirmed()
+                if loop.steps == STEPS:
+                    loop.stop()
         self.log(kind="finished")
+
+    def _log_made(self, identity: tuple[int, int]) -> None:
+        """Log the content of a state; on a GPU after the step, as what broke the collectives by
+        which it is gathered raises no error."""
+        made = digest(self._loop.module, self._loop.optimizer, self._extra)
+        self._unconfirmed.append({"kind": "made", "identity": identity, "digest": made})
+        if self.round.device == "cpu":
+            self._log_confirmed()
+
+    def _log_confirmed(self) -> None:
+        for said in self._unconfirmed:
+            self.log(**said)
+        self._unconfirmed.clear()
 
     def _make_round(self) -> tuple[torch.nn.Module, torch.optim.Optimizer, Extra]:
         """Begin a round, of which the loop knows its number alone."""
@@ -114,6 +134,7 @@ class _Life(Rank):
         self.round = pickle.loads((self.folder / f"round-{number}").read_bytes())
         self.rank = int(os.environ["RANK"])
         self._hits, self._mirrored, self.reads = 0, 0, 0
+        self._unconfirmed.clear()
         self._restoring, self._asked = True, False
         self._said.close()
         self._said = open(self.folder / f"said-{number}-{self.rank}", "w", buffering=1)  # noqa: SIM115
@@ -140,9 +161,7 @@ class _Life(Rank):
         loop = self._loop
         apply(loop.module, loop.optimizer, self._extra, loop.steps + 1)
         made = (loop.checkpointer.run, loop.steps + 1)
-        self.log(
-            kind="made", identity=made, digest=digest(loop.module, loop.optimizer, self._extra)
-        )
+        self._log_made(made)
         if made[1] == STEPS:
             file = io.BytesIO()
             torch.save(whole(loop.module, loop.optimizer, self._extra), file)

@@ -47,7 +47,7 @@ from tests.elastic_trainer.sharded_harness import (
     Training,
     Violation,
 )
-from tests.elastic_trainer.sharded_loop_rank import run_life
+from tests.elastic_trainer.sharded_loop_rank import DEVICE_VARIABLE, run_life
 from tests.elastic_trainer.sharded_round import SHOW_STACKS, Round
 
 
@@ -127,8 +127,9 @@ class LoopTraining(Training):
         counts: Counts,
         unit: int = 1,
         hsdp: bool = False,
+        device: str = "cpu",
     ) -> None:
-        super().__init__(seed, folder, store, counts, unit, hsdp)
+        super().__init__(seed, folder, store, counts, unit, hsdp, device)
         self._ordered = False
         """The last round ended in order, and all of its state is on the nodes that stay."""
         self._workers: list[_Worker] = []
@@ -241,6 +242,8 @@ class LoopTraining(Training):
         mine.mkdir(exist_ok=True)
         self._started += 1
         path = str(self.folder / f"agent-{self._started}")
+        number = node * self.local + local
+        gpu = {DEVICE_VARIABLE: str(number)} if self.device == "cuda" else {}
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
             listening.bind(path)
             listening.listen(1)
@@ -262,6 +265,7 @@ class LoopTraining(Training):
                         "LOCAL_WORLD_SIZE": str(self.local),
                         "GROUP_RANK": str(node),
                         "HARNESS_EVERY": str(every),
+                        **gpu,
                     },
                 )
             connection, _ = listening.accept()

@@ -84,6 +84,7 @@ class Round:
         mirror_seconds: how long a part takes to another node's memory, at least.
         mirrors: so many states come to other nodes' memory, before a rank's second step ends, and
             none after them; 0: all do.
+        device: of the model: "cpu", or "cuda" for the process's current GPU.
     """
 
     number: int
@@ -96,6 +97,7 @@ class Round:
     loss: Loss | None = None
     mirror_seconds: float = 0.0
     mirrors: int = 0
+    device: str = "cpu"
 
     @property
     def world(self) -> int:
@@ -327,8 +329,10 @@ def make_all(round_: Round | None) -> tuple[torch.nn.Module, torch.optim.Optimiz
     """Return model, optimizer and extra, divided among a round's ranks, if there is one: `extra`
     has an average of the model's weights, an optimizer of its biases, and the sum of all steps'
     numbers in each of its own."""
-    model, average = make_model(), AveragedModel(make_model(), avg_fn=get_ema_avg_fn(0.9))
-    sums = torch.nn.Linear(5, 1).double()
+    device = "cpu" if round_ is None else round_.device
+    model = make_model().to(device)
+    average = AveragedModel(make_model().to(device), avg_fn=get_ema_avg_fn(0.9))
+    sums = torch.nn.Linear(5, 1).double().to(device)
     torch.nn.init.zeros_(sums.weight)
     if round_ is not None:
         shard(model, round_)
@@ -390,7 +394,7 @@ def shard(model: Model, round_: Round) -> None:
     mesh = None
     if round_.shards:
         shape = (round_.world // round_.shards, round_.shards)
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replica", "shard"))
+        mesh = init_device_mesh(round_.device, shape, mesh_dim_names=("replica", "shard"))
     fully_shard(model.first, mesh=mesh)
     fully_shard(model, mesh=mesh)
 
@@ -404,9 +408,9 @@ def make_data() -> ElasticDataset:
 def whole(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Extra
 ) -> list[torch.Tensor]:
-    """Return all parameters, moments and averages, on all ranks."""
+    """Return all parameters, moments and averages, on all ranks; on the CPU."""
     tensors = _tensors(model, optimizer, extra)
-    return [one.full_tensor() if isinstance(one, DTensor) else one for one in tensors]
+    return [(one.full_tensor() if isinstance(one, DTensor) else one).cpu() for one in tensors]
 
 
 def _tensors(
