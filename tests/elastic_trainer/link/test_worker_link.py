@@ -170,6 +170,16 @@ def test_an_error_waits_until_its_round_is_over_or_is_said_to_stand(
     assert lost == [isinstance(answer, message.RoundOver)]
 
 
+@pytest.mark.parametrize("failing", [False, True])
+def test_the_agent_hears_how_a_process_ends_before_its_connections_close(
+    link: tuple[WorkerLink, AgentEnd], failing: bool
+) -> None:
+    worker, agent = link
+    worker._failing = failing
+    worker._goodbye()
+    assert agent.heard() == (message.Ending() if failing else message.Goodbye())
+
+
 def test_rank_0_reports_figures_and_the_last_ones_before_the_end(
     link: tuple[WorkerLink, AgentEnd],
 ) -> None:

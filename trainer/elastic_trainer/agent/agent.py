@@ -665,6 +665,7 @@ class Agent:
             self._released = self._released or self._joining is None
             return
         local.ended.add(pid)
+        self._workers.answer_again()
         if len(local.ended) == local_world_size and not local.succeeded:
             local.succeeded = True
             self._stream.tell(WorkersSucceeded(number))

@@ -37,8 +37,8 @@ class Worker:
     """It can't leave its round by itself."""
     doubt: int = 0
     """Number of its question whether the round stands; 0: it waits for no answer."""
-    failing: bool = False
-    """An error is its own, so it is about to end, unless its round does."""
+    ending: bool = False
+    """Its process is on its way to end by an exception."""
     closing: bool = False
     tables: dict[str, TableLoad] = field(default_factory=dict)
     """Embedding tables that it holds parts of, by name."""
@@ -54,10 +54,10 @@ class Worker:
 
     @property
     def stands(self) -> bool:
-        """Return whether it is there and not about to end by an error, or has ended well."""
-        if self.closing:
+        """Return whether it is there, or has ended well; False also while that isn't known."""
+        if self.pid in self.local.ended:
             return True
-        if self.failing or self.writer.is_closing():
+        if self.ending or self.writer.is_closing():
             return False
         return not has_ended(self.writer.get_extra_info("socket"), self.pid)
 

@@ -131,6 +131,7 @@ class WorkerServer:
             link.Settle: self._on_settle,
             link.Finished: self._on_finished,
             link.Failing: self._on_failing,
+            link.Ending: self._on_ending,
             link.Stuck: self._on_stuck,
             link.Idle: self._on_idle,
             link.Joined: self._on_joined,
@@ -157,7 +158,7 @@ class WorkerServer:
         self.local = LocalRound(number)
         self.notes.clear()
         self.places.clear()
-        self.stands(self._asked)
+        self.answer_again()
 
     def reassign(self, begun: Round, node_rank: int) -> None:
         """Hands the idle workers their places in the next round."""
@@ -170,7 +171,7 @@ class WorkerServer:
         for local_rank, worker in local.workers.items():
             worker.local = local
             worker.reply, worker.fenced, worker.idle = None, False, False
-            worker.stopped, worker.failing, worker.doubt = False, False, 0
+            worker.stopped, worker.doubt = False, 0
             worker.rank = node_rank * local.local_world_size + local_rank
             self.places[worker.pid] = (local.round, worker.rank)
             worker.tell(
@@ -187,7 +188,7 @@ class WorkerServer:
                     stepless=begun.stepless,
                 )
             )
-        self.stands(self._asked)
+        self.answer_again()
 
     def discard_diverged(self, begun: Round, node_rank: int, processes: int) -> None:
         """Before workers take their places in a round: forget what the one that saves for all of
@@ -253,8 +254,8 @@ class WorkerServer:
         self._broadcast(link.RoundOver(self.local.round))
 
     def stands(self, asked: AskStanding) -> None:
-        """Tell whether all workers of a round are there, once they are on their way into it;
-        nothing where one isn't, or is about to end: what comes of that is told."""
+        """Tell that all workers of a round are there; nothing where one isn't, or ends: what comes
+        of that is told."""
         local, self._asked = self.local, asked
         workers = local.workers.values()
         if asked.round != local.round or not asked.question or local.failed:
@@ -262,11 +263,15 @@ class WorkerServer:
         if all(one.stands for one in workers):
             self._tell(Standing(asked.round, asked.question))
 
+    def answer_again(self) -> None:
+        """Answer the last question, where workers were on their way or ending as it came."""
+        self.stands(self._asked)
+
     def round_stands(self, told: RoundStands) -> None:
         """Tell those workers that asked before."""
         for worker in self.local.workers.values():
             if told.round == self.local.round and 0 < worker.doubt <= told.doubt:
-                worker.doubt, worker.failing = 0, True  # so its error was its own
+                worker.doubt = 0
                 worker.tell(link.RoundStands())
 
     def progress(self) -> Progress | None:
@@ -484,12 +489,15 @@ class WorkerServer:
 
     def _on_failing(self, local: LocalRound, worker: Worker, failing: link.Failing) -> None:
         local.failing = True
-        worker.doubt, worker.failing = 0, not failing.asks
+        worker.doubt = 0
         if failing.asks:
             local.doubts += 1
             worker.doubt = local.doubts
             self._tell(Doubted(local.round, worker.doubt))
         self._failing()
+
+    def _on_ending(self, local: LocalRound, worker: Worker, _: link.Ending) -> None:
+        worker.ending = True
 
     def _on_stuck(self, local: LocalRound, worker: Worker, stuck: link.Stuck) -> None:
         if stuck.round == local.round:
@@ -503,7 +511,6 @@ class WorkerServer:
 
     def _on_joined(self, local: LocalRound, worker: Worker, joined: link.Joined) -> None:
         if joined.round == local.round:
-            worker.failing = False
             local.joined.add(worker.local_rank)
             local.feed_port = max(local.feed_port, joined.feed_port)
             local.sharded = joined.sharded

@@ -159,7 +159,13 @@ class Failing:
     """A collective has failed, or all of it ends in an exception, maybe because a peer vanished."""
 
     asks: bool
-    """It waits for RoundOver or RoundStands; if not, it ends unless the round is over."""
+    """It waits for RoundOver or RoundStands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Its process is on its way to end by an exception: connections may be closed before it is
+    gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +357,7 @@ FromWorker = (
     | Settle
     | Finished
     | Failing
+    | Ending
     | Stuck
     | Idle
     | Joined

@@ -30,6 +30,7 @@ from elastic_trainer.link.message import (
     AskWhereabouts,
     Committed,
     Digested,
+    Ending,
     Failing,
     Feeders,
     Fenced,
@@ -495,8 +496,7 @@ class WorkerLink:
         Waits up to `patience` seconds for the word of it.
 
         Args:
-            asks: be told that the round stands, too, which ends the wait. If not, other ranks that
-                ask are told nothing before this process ends.
+            asks: be told that the round stands, too, which ends the wait.
         """
         if self._connection is None:
             return False
@@ -672,7 +672,11 @@ class WorkerLink:
         error_file.own(kind, error, trace, self._reached)
 
     def _goodbye(self) -> None:
-        if os.getpid() == self._pid and not self._failing:
+        if os.getpid() != self._pid:
+            return
+        if self._failing:
+            self._send(Ending())
+        else:
             self._closing = True
             self._tell_figures(self._figures.take())
             self._send(Goodbye())

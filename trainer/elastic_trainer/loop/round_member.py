@@ -53,7 +53,7 @@ and nobody can break the wait; it is as long where a rank comes late to what is 
 time."""
 ANSWER_SECONDS = 60.0
 """How long an error waits for the word that its round is over, or stands, where a peer's connection
-may have failed. One of them comes sooner, but where a peer lives on after an error of its own."""
+may have failed. One of them comes sooner, but where a process takes long to end."""
 SHUT_AGAIN_SECONDS = 0.01
 """While the main thread is on its way out of a round, it may still be opening connections."""
 SHUT_LATE_SECONDS = 0.5
