@@ -128,10 +128,12 @@ def test_a_kernel_that_waits_for_a_lost_rank_is_aborted_and_its_result_not_used(
 def test_a_copy_goes_on_beside_what_the_gpu_computes_by_its_own_events() -> None:
     device = torch.device("cuda", 0)
     copier = GpuCopier(device)
-    state = torch.ones(64 << 20, dtype=torch.uint8, device=device)
+    state = torch.zeros(64 << 20, dtype=torch.uint8, device=device)
     target = torch.zeros(64 << 20, dtype=torch.uint8)
     copier.pin("target", target)
     torch.cuda.synchronize(device)
+    torch.cuda._sleep(500_000_000)  # cycles: the step, a quarter of a second
+    state.fill_(1)
     copy = copier.start(lambda: target.copy_(state, non_blocking=True))
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     began.record()

@@ -175,14 +175,12 @@ def copier_of(model: torch.nn.Module) -> Copier | None:
 
 
 def overlap_bytes(copier: Copier | None, environment: Mapping[str, str]) -> int | None:
-    """Return from how many bytes on a state is copied beside training; None: never, which is so on
-    GPUs unless the environment says a number, until it has run on one.
+    """Return from how many bytes on a state is copied beside training; None: never.
 
     Raises:
         ValueError: the environment says something else than a number.
     """
     if copier is None:
         return None
-    default = -1 if isinstance(copier, GpuCopier) else OVERLAP_BYTES
-    found = read_byte_limit(environment, OVERLAP_VARIABLE, default)
+    found = read_byte_limit(environment, OVERLAP_VARIABLE, OVERLAP_BYTES)
     return found if found >= 0 else None
