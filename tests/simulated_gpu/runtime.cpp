@@ -39,10 +39,12 @@ constexpr size_t TOTAL_MEMORY = size_t(16) << 30;
 constexpr int LEGACY_STREAM = 1, THREAD_STREAM = 2;  // handles of CUDA's that are no pointers
 
 struct Stream {
+  explicit Stream(int device) : device(device) {}
   int device;
   std::deque<std::function<void()>> tasks;
+  std::condition_variable fed;
   uint64_t asked = 0, done = 0;
-  bool started = false, destroyed = false;
+  bool started = false;
 };
 
 struct Mark {  // one recording of an event
@@ -143,7 +145,7 @@ void serve(Stream* stream) {
   World& w = world();
   std::unique_lock lock(w.mutex);
   for (;;) {
-    w.changed.wait(lock, [&] { return !stream->tasks.empty(); });
+    stream->fed.wait(lock, [&] { return !stream->tasks.empty(); });
     auto task = std::move(stream->tasks.front());
     stream->tasks.pop_front();
     lock.unlock();
@@ -156,13 +158,12 @@ void serve(Stream* stream) {
 }
 
 uint64_t give(Stream* stream, std::function<void()> task) {  // with the world locked
-  World& w = world();
   if (!stream->started) {
     stream->started = true;
     std::thread(serve, stream).detach();
   }
   stream->tasks.push_back(std::move(task));
-  w.changed.notify_all();
+  stream->fed.notify_one();
   return ++stream->asked;
 }
 
@@ -172,7 +173,7 @@ Stream* find(cudaStream_t handle, int device = current) {  // with the world loc
   if (number > THREAD_STREAM) return reinterpret_cast<Stream*>(handle);
   Stream*& stream = w.defaults[device];
   if (!stream) {
-    stream = new Stream{device};
+    stream = new Stream(device);
     w.streams.push_back(stream);
     use_device(device);
   }
@@ -566,7 +567,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* made, unsigned, int) {
   World& w = world();
   std::lock_guard lock(w.mutex);
   use_device(current);
-  auto* stream = new Stream{current};
+  auto* stream = new Stream(current);
   w.streams.push_back(stream);
   *made = reinterpret_cast<cudaStream_t>(stream);
   return cudaSuccess;
