@@ -236,6 +236,50 @@ def test_the_thread_that_breaks_a_round_leaves_the_next_ones_collectives_alone(
     assert line > 2
 
 
+def test_a_rank_that_makes_the_devices_communicator_leaves_as_the_round_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NCCL waits for a rank that was lost for as long as it may, and no abort ends that."""
+    came = threading.Event()
+
+    class Waits(GlooCollectives):
+        silent = True
+
+        def connect(self, *_: Any) -> None:
+            link._over_round = link.round
+            came.wait(10)
+
+    for name in environment(Place(1, 0, 1, "", 0), 1):
+        monkeypatch.setenv(name, "1")  # so that each is as it was before
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    member, link = RoundMember(), WorkerLink(None)
+    link._over_round = link.round - 1
+    member._device = Waits()
+    try:
+        with pytest.raises(RuntimeError, match="making the device's communicator"):
+            member._connect(link, Place(1, 0, 1, "127.0.0.1", store.port), None)
+    finally:
+        came.set()
+        member.disconnect(link)
+        dist.destroy_process_group()
+
+
+def test_a_communicator_that_is_made_once_its_round_was_aborted_is_aborted_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(NCCL_ERRORS_VARIABLE, "0")
+    monkeypatch.setattr(
+        device_collectives, "form", lambda backend, *_: backend.calls.append("made")
+    )
+    group, nccl = Group(Backend()), NcclCollectives(GPU)
+    nccl.connect(group, 1, ["nccl"])
+    assert group.backend.calls == ["made"]
+    nccl._aborted = True
+    nccl.connect(group, 1, ["nccl"])
+    assert group.backend.calls == ["made", "made", "abort"]
+
+
 def _call_interrupted(
     method: Callable[..., object], *arguments: object, line: int, by: Callable[[], object]
 ) -> bool:

@@ -54,7 +54,8 @@ class DeviceCollectives(Protocol):
         """Return what the other ranks have to know to connect to this one; empty for nothing."""
 
     def connect(self, group: Any, number: int, handles: Sequence[str]) -> None:
-        """Connect to all ranks. On all of them.
+        """Connect to all ranks. On all of them. Where `silent`, in a thread that is left behind if
+        the round ends before: nothing ends NCCL's wait for a rank that was lost.
 
         Args:
             number: of the round; no other has it.
@@ -144,7 +145,10 @@ class NcclCollectives:
     def connect(self, group: Any, number: int, handles: Sequence[str]) -> None:
         refuse_mixed(handles)
         if self._reconfigures:
-            form(self._backend(group), number, handles)
+            backend = self._backend(group)
+            form(backend, number, handles)
+            if self._aborted:  # meanwhile, when there was nothing to abort
+                backend.abort()
 
     def ended_well(self, group: Any) -> bool:
         wait_for_device(self.device)  # which an abort ends, too

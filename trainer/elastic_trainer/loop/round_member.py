@@ -41,7 +41,8 @@ from elastic_trainer.ranks.neighbours import (
 )
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.ranks.reverse_lookup import stop_reverse_lookups
-from elastic_trainer.ranks.waiting import main_thread_leaves
+from elastic_trainer.ranks.stream import in_callers_stream
+from elastic_trainer.ranks.waiting import main_thread_leaves, wait_in_round
 
 T = TypeVar("T")
 
@@ -189,7 +190,13 @@ class RoundMember:
         cpu._set_default_timeout(default_pg_timeout)
         listeners = set().union(*(one for one, _, _ in said))
         connections.seal(listeners, more_come=large, groups_come=groups)
-        self._device.connect(group, place.round, [handle for _, handle, _ in said])
+        handles = [handle for _, handle, _ in said]
+        connect = partial(self._device.connect, group, place.round, handles)
+        if self._device.silent:
+            what = "making the device's communicator"
+            wait_in_round(in_callers_stream(connect), lambda: link.over, what)
+        else:
+            connect()
         return [one for _, _, one in said]
 
     def _next_place(
