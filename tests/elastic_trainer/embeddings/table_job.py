@@ -52,10 +52,13 @@ class Clicks(torch.nn.Module):
             evict_every=5,
             **double,
         )
-        self.out = torch.nn.Linear(7, 1).double()
+        # Beside rows on the CPU; each pod's process has a GPU, if asked for.
+        self.device = os.environ.get("TEST_DEVICE", "cpu")
+        self.out = torch.nn.Linear(7, 1).double().to(self.device)
 
     def forward(self, items: torch.Tensor, users: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.out(torch.cat([self.items(items), self.users(users)], dim=1))
+        rows = torch.cat([self.items(items), self.users(users)], dim=1)
+        found: torch.Tensor = self.out(rows.to(self.device)).cpu()
         return found
 
 

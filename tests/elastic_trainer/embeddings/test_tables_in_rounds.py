@@ -17,6 +17,7 @@ import torch
 from elastic_trainer.store.storage import Storage
 
 from tests.elastic_trainer.embeddings import table_job
+from tests.elastic_trainer.loop.devices import DEVICES, VARIABLE
 from tests.elastic_trainer.torchrun_job import Job
 
 pytestmark = pytest.mark.process
@@ -122,7 +123,11 @@ def disturb(job: Job, events: list[str], draw: random.Random, *, tell: bool = Fa
     assert [job.wait(index) for index in running] == [0] * len(running), job.logs()
 
 
-def test_tables_end_as_undisturbed_over_joins_leaves_and_kills(job: Job, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_tables_end_as_undisturbed_over_joins_leaves_and_kills(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, device)
     disturb(job, ["join", "join", "kill", "leave", "join", "kill"], random.Random(20), tell=True)
     assert_undisturbed(job, tmp_path / "undisturbed")
 
