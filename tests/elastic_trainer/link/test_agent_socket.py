@@ -339,6 +339,16 @@ async def test_a_worker_that_doubts_its_round_is_told_that_it_stands(served: Ser
     assert served.told[-1] == Standing(1, 6), "others may have the same error just then"
 
 
+async def test_an_error_before_any_round_is_the_workers_own_at_once(served: Served) -> None:
+    served.server.begin(0)  # started beforehand, and it fails as it warms up
+    page = ProgressPage.create()
+    worker = await served.connect(encode(replace(HELLO, round=0)), page.fileno())
+    worker.say(link.Failing(True))
+    worker.say(link.Settle(False))
+    assert await worker.answer() == link.RoundStands()
+    assert not any(isinstance(one, Doubted) for one in served.told)
+
+
 async def test_a_worker_that_ends_by_an_error_is_not_said_to_be_there(served: Served) -> None:
     worker = await served.worker()
     worker.say(link.Failing(False))

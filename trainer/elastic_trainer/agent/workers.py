@@ -490,7 +490,9 @@ class WorkerServer:
     def _on_failing(self, local: LocalRound, worker: Worker, failing: link.Failing) -> None:
         local.failing = True
         worker.doubt = 0
-        if failing.asks:
+        if failing.asks and not local.round:
+            worker.tell(link.RoundStands())  # it waits for its first round, and has no peers
+        elif failing.asks:
             local.doubts += 1
             worker.doubt = local.doubts
             self._tell(Doubted(local.round, worker.doubt))
