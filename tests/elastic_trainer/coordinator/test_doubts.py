@@ -8,10 +8,13 @@ from elastic_trainer.coordinator.model import Lost, Phase
 from elastic_trainer.protocol.message import (
     AskStanding,
     Doubted,
+    Finished,
+    Hello,
     RoundOver,
     RoundStands,
     Standing,
     WorkersFailed,
+    WorkersSucceeded,
 )
 
 from tests.elastic_trainer.coordinator.world import Job
@@ -82,3 +85,15 @@ def test_doubts_of_a_round_that_is_over_are_forgotten(job: Job) -> None:
     job.link(0, 1, 2)
     assert job.state.phase is Phase.RUNNING
     assert not any(isinstance(one, AskStanding) for heard in job.heard.values() for one in heard)
+
+
+def test_a_member_whose_workers_have_succeeded_is_not_waited_for(job: Job) -> None:
+    job.say("a2", Finished(1), WorkersSucceeded(1))
+    job.say("a0", Doubted(1, 1))
+    job.feed(Lost("a2"))  # its stream broke, and the question is lost
+    again = Hello("a2", 2, "h", round=job.state.round, finished=True, succeeded=True)
+    job.say("a2", again)
+    for name in ("a0", "a1"):
+        assert answers(job) == {}
+        job.say(name, Standing(1, 1))
+    assert answers(job) == {"a0": [1]} and job.state.phase is Phase.COMPLETING

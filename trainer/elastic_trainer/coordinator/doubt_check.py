@@ -29,8 +29,13 @@ def settle_doubts(draft: Draft) -> None:
     doubts, round_ = state.doubts, state.round
     if round_ is None or state.phase is Phase.ADOPTING:  # not all members are back
         return
-    answered = doubts.told and len(doubts.standing) >= state.agents.count(Trait.ATTACHED)
-    if answered and all(one.agent in doubts.standing for one in draft.attached()):
+    # Nothing can be wrong any more with those whose workers have succeeded, and one whose stream
+    # breaks may come back without having heard the question.
+    there = len(doubts.standing) + len(state.succeeded)
+    answered = doubts.told and there >= state.agents.count(Trait.ATTACHED)
+    if answered and all(
+        one.agent in doubts.standing or one.agent in state.succeeded for one in draft.attached()
+    ):
         for name, doubt in doubts.told.items():
             draft.send(name, RoundStands(round_.round, doubt))
         doubts = doubts.settled()
