@@ -32,7 +32,10 @@ def main() -> None:
     given = parser.parse_args()
     if not given.command:
         parser.error("no command")
-    libraries = build_libraries(FOLDER)
+    try:
+        libraries = build_libraries(FOLDER)
+    except RuntimeError as error:
+        sys.exit(str(error))
     environment = on_simulated_gpus(libraries, os.environ)
     environment |= {SIMULATED: str(given.gpus), "SIMULATED_GPU_DELAY": str(given.delay)}
     if given.spills:

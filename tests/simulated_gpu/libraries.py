@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
-import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent
@@ -23,6 +24,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 """Each by the name that torch asks for, and of which files; the first is what the others use."""
 PRELOADED = (RUNTIME, "libnccl.so.2")
 """Those that torch is linked to; the others it loads by their names."""
+VERSIONED = ("cuda_runtime_api.h", "nccl.h")
+"""Headers that say which CUDA and NCCL these are."""
 
 
 def build_libraries(folder: Path) -> Path:
@@ -33,34 +36,46 @@ def build_libraries(folder: Path) -> Path:
     """
     if shutil.which("g++") is None:
         raise RuntimeError("expected g++, to build the simulated GPU: install g++")
-    include = [SOURCES / "headers", *_headers("cu13", "nccl")]
-    digest = hashlib.sha256()
-    for source in sorted(SOURCES.rglob("*.[ch]*")):
-        digest.update(source.read_bytes())
-    made = folder / digest.hexdigest()[:12]
+    found = _headers("cu13", "nccl")
+    made = folder / name_build(SOURCES, found)
     if made.is_dir():
         return made
-    building = folder / f"building-{os.getpid()}"
-    building.mkdir(parents=True)
-    versions = building / "versions"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="building-", dir=folder) as building:
+        ready = Path(building) / "ready"
+        ready.mkdir()
+        _compile([SOURCES / "headers", *found], ready)
+        with contextlib.suppress(OSError):  # somebody else was quicker
+            ready.rename(made)
+    return made
+
+
+def name_build(sources: Path, headers: Sequence[Path]) -> str:
+    """Return a name that changes with whatever the libraries are built of: the sources, this
+    module's command and torch's headers, but nothing that Python keeps beside them."""
+    files = [*sources.rglob("*.cpp"), *sources.rglob("*.h"), Path(__file__)]
+    files += [one / name for one in headers for name in VERSIONED if (one / name).is_file()]
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _compile(include: Sequence[Path], folder: Path) -> None:
+    versions = folder / "versions"
     versions.write_text(f"{RUNTIME} {{ global: *; }};\n")  # as torch asks for its functions
     for name, sources in LIBRARIES.items():
         command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", "-Wall"]
         command += [f"-I{one}" for one in include]
-        command += [f"-Wl,-soname,{name}", "-o", str(building / name)]
+        command += [f"-Wl,-soname,{name}", "-o", str(folder / name)]
         command += [str(SOURCES / one) for one in sources]
         if name == RUNTIME:
             command.append(f"-Wl,--version-script={versions}")
         else:
-            command += [f"-L{building}", f"-l:{RUNTIME}"]
+            command += [f"-L{folder}", f"-l:{RUNTIME}"]
         found = subprocess.run(command, capture_output=True, text=True)
         if found.returncode:
             raise RuntimeError(f"{name} of the simulated GPU doesn't compile:\n{found.stderr}")
-    try:
-        building.rename(made)
-    except OSError:  # somebody else was quicker
-        shutil.rmtree(building)
-    return made
 
 
 def on_simulated_gpus(libraries: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -82,5 +97,6 @@ def _headers(*packages: str) -> list[Path]:
         if all(one.is_dir() for one in found):
             return found
     raise RuntimeError(
-        "expected the headers of CUDA 13 and NCCL, which torch's packages of CUDA bring: found none"
+        "expected the headers of CUDA 13 and NCCL in this Python's packages, found none: install "
+        "torch with CUDA, as `make .venv/ready` does on Linux, not a build for CPUs alone"
     )
