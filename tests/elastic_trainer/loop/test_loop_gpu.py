@@ -30,7 +30,9 @@ from elastic_trainer import ElasticDataset, ElasticLoop
 folder = Path(sys.argv[1])
 name = Path("/proc/self/comm").read_text().strip()
 torch.manual_seed(0)
-net = torch.nn.Linear(1024, 1024).cuda()  # large enough to be copied beside the next step
+gpus = torch.cuda.device_count()
+own = torch.device("cuda", gpus - 1)
+net = torch.nn.Linear(1024, 1024).to(own)  # large enough to be copied beside the next step
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 data = ElasticDataset(TensorDataset(torch.randn(64, 1024)), batch_size=4, epochs=1)
 loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=2)
@@ -45,6 +47,8 @@ for (x,) in loop:
     "backends": dist.get_backend_config() if dist.is_initialized() else "",
     "total": total.item(),
     "pinned": len(loop.checkpointer._memory._copier._pinned),
+    "others": [n for n in range(gpus) if n != own.index and torch._C._cuda_hasPrimaryContext(n)],
+    "own": torch._C._cuda_hasPrimaryContext(own.index),
     "finite": all(one.isfinite().all().item() for one in net.parameters()),
 }))
 """
@@ -63,6 +67,7 @@ def test_a_world_of_one_trains_by_nccl_from_a_warm_start_with_pinned_copies(tmp_
     assert found["started"].startswith("ve-worker"), "the real driver leaves workers warm"
     assert (found["steps"], found["total"], found["finite"]) == (16, 1.0, True)
     assert found["pinned"] >= 2
+    assert (found["own"], found["others"]) == (True, []), "a process touches its model's GPU alone"
     assert "cold" not in (tmp_path / "agent-0.log").read_text()
 
 
