@@ -2,9 +2,54 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+from elastic_trainer.loop.step import Step, Surroundings
 
 from tests.elastic_trainer.torch_process import TorchProcess
+
+
+def test_what_a_script_says_of_numbers_that_a_broken_collective_left_is_undone_with_its_step() -> (
+    None
+):
+    def undoes(error: Exception, *, silent: bool, lost: bool, applying: bool = False) -> bool:
+        undone: list[str] = []
+
+        def end() -> None:
+            if applying:
+                raise error
+
+        stub: Any = SimpleNamespace
+        around = Surroundings(
+            stub(steps=3, last=True),
+            stub(in_body=True),
+            stub(silent=silent, failed=False, confirm=lambda: None),
+            begin=nullcontext,
+            push=lambda: None,
+            end=end,
+            undo=lambda: undone.append("step"),
+            peer_lost=lambda: lost,
+            forsaken=lambda: False,
+            applies_together=applying,
+        )
+        try:
+            with Step(around):
+                if not applying:
+                    raise error
+        except type(error):
+            assert not undone
+        return bool(undone)
+
+    broken = FloatingPointError("the loss is nan")
+    assert undoes(broken, silent=True, lost=True)
+    assert undoes(broken, silent=True, lost=True, applying=True)
+    assert not undoes(broken, silent=True, lost=False), "it is the training's own"
+    assert not undoes(broken, silent=False, lost=True), "gloo raises errors of its own"
+    assert undoes(RuntimeError("gloo"), silent=False, lost=True)
+
 
 SCRIPT = """
 import sys

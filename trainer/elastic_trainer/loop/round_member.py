@@ -266,6 +266,11 @@ class RoundMember:
         return link.peer_lost(0.0)
 
     @property
+    def silent(self) -> bool:
+        """Return whether a collective that a lost peer broke raises no error."""
+        return self._device.silent
+
+    @property
     def failed(self) -> bool:
         """Return whether a collective of this round may have failed: a peer's connection has."""
         return self._connections is not None and self._connections.failed()

@@ -73,7 +73,7 @@ class Step:
             return True  # the body may have passed over an error, and lack others' gradients
         try:
             around.end()
-        except RuntimeError as broken:
+        except Exception as broken:
             if around.applies_together and self._is_undone(broken):
                 return True
             raise
@@ -82,7 +82,8 @@ class Step:
     def _is_undone(self, error: BaseException) -> bool:
         """Return whether a lost peer was the reason, so that the step is done again."""
         around = self._around
-        if not isinstance(error, RuntimeError):
+        # NCCL's collectives raise nothing, but a script may, of the numbers that a broken one left.
+        if not isinstance(error, Exception if around.member.silent else RuntimeError):
             return False
         if not around.peer_lost():
             if around.forsaken():
