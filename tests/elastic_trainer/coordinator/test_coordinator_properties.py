@@ -357,7 +357,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert not any(agent.leaving for agent in self.agents.values()), "a leaver was forgotten"
         for agent in list(self.agents.values()):
             self.doubt(agent)
-        for _ in range(3):  # the question, the answer, and who doubted before the others did
+        self.pass_time(0.2)
+        for _ in range(2):  # the question, and the answer
             self.read_all()
         assert not any(agent.doubt for agent in self.agents.values()), "one waits for an answer"
         possible = self.settings.size(len(self.agents))

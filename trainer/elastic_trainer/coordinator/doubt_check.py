@@ -12,7 +12,7 @@ from elastic_trainer.protocol.message import AskStanding, Doubted, RoundStands, 
 def hear_doubt(draft: Draft, agent: Agent, message: Doubted) -> None:
     state = draft.state
     if agent.attached and state.round is not None and state.round.round == message.round:
-        doubts = state.doubts.with_doubt(agent.agent, message.doubt)
+        doubts = state.doubts.with_doubt(agent.agent, message.doubt, draft.now)
         draft.state = replace(state, doubts=doubts)
 
 
@@ -39,7 +39,7 @@ def settle_doubts(draft: Draft) -> None:
         for name, doubt in doubts.told.items():
             draft.send(name, RoundStands(round_.round, doubt))
         doubts = doubts.settled()
-    if doubts.waits:
+    if doubts.is_due(draft.now):
         doubts = doubts.asked()
         question = AskStanding(round_.round, doubts.question)
         for agent in draft.attached():

@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 from elastic_trainer.coordinator.persistent_map import PersistentMap
 from elastic_trainer.coordinator.replacement import replace
 
+GATHER_SECONDS = 0.1
+"""From a doubt to the question. Word of a loss mostly comes within it, and then a large job's
+members are told of the loss alone; where all doubt at once, one question is for all."""
+
 
 @dataclass(frozen=True)
 class Doubts:
@@ -24,21 +28,23 @@ class Doubts:
     """By agent that doubted before the question, the number of its newest doubt."""
     later: PersistentMap[str, int] = field(default_factory=PersistentMap)
     """Those that came since: what members have said by then says nothing of them."""
+    since: float = 0.0
+    """When the first of those came."""
     standing: frozenset[str] = frozenset()
     """The agents that have answered."""
 
-    def with_doubt(self, agent: str, doubt: int) -> Doubts:
-        return replace(self, later=self.later.with_entry(agent, doubt))
+    def with_doubt(self, agent: str, doubt: int, now: float) -> Doubts:
+        since = self.since if self.later else now
+        return replace(self, later=self.later.with_entry(agent, doubt), since=since)
 
     def answered(self, agent: str, question: int) -> Doubts:
         if question != self.question:
             return self
         return replace(self, standing=self.standing | {agent})
 
-    @property
-    def waits(self) -> bool:
+    def is_due(self, now: float) -> bool:
         """Return whether a question is to be put."""
-        return bool(self.later) and not self.told
+        return bool(self.later) and not self.told and now >= self.since + GATHER_SECONDS
 
     def asked(self) -> Doubts:
         """Return them once the next question is put to all members."""
@@ -46,4 +52,4 @@ class Doubts:
 
     def settled(self) -> Doubts:
         """Return them once those that doubted before the question are told."""
-        return Doubts(self.question, later=self.later)
+        return Doubts(self.question, later=self.later, since=self.since)
