@@ -79,7 +79,7 @@ for number, port in enumerate(ports):
     if me not in members:
         continue
     place = Place(number + 1, members.index(me), len(members), "127.0.0.1", port)
-    member._device = collectives_of(net)
+    member._device = collectives_of(net, agent=True)
     member._connect(link, place, None)
     member._torch_group = dist.group.WORLD
     member.group = ProcessGroup.current()

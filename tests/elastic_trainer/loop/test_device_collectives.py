@@ -41,8 +41,8 @@ GPU = torch.device("cuda", 3)
 
 
 def test_a_model_on_the_cpu_has_gloos() -> None:
-    assert isinstance(collectives_of(torch.nn.BatchNorm1d(2)), GlooCollectives)
-    assert isinstance(collectives_of(torch.nn.Identity()), GlooCollectives)
+    assert isinstance(collectives_of(torch.nn.BatchNorm1d(2), agent=True), GlooCollectives)
+    assert isinstance(collectives_of(torch.nn.Identity(), agent=True), GlooCollectives)
 
 
 class Placed(torch.nn.Module):
@@ -92,11 +92,13 @@ def test_a_model_on_one_gpu_has_nccls_and_its_watchdog_leaves_errors_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(NCCL_ERRORS_VARIABLE, "1")  # as torchrun sets it
-    found = collectives_of(Placed("cuda:3", "cuda:3", "cpu"))
+    found = collectives_of(Placed("cuda:3", "cuda:3", "cpu"), agent=True)
     assert isinstance(found, NcclCollectives) and found.device == GPU
     assert device_collectives.os.environ[NCCL_ERRORS_VARIABLE] == "0"
+    collectives_of(Placed("cuda:3"), agent=False)
+    assert device_collectives.os.environ[NCCL_ERRORS_VARIABLE] == "3", "nobody else ends a wait"
     assert (found.backends, found.silent) == ("cpu:gloo,cuda:nccl", True)
-    assert isinstance(collectives_of(Placed("cuda:0", "cuda:1")), GlooCollectives)
+    assert isinstance(collectives_of(Placed("cuda:0", "cuda:1"), agent=True), GlooCollectives)
     assert "a process for each GPU" in caplog.text
 
 
@@ -105,7 +107,7 @@ def test_a_watchdog_that_aborts_behind_everybodys_back_is_refused(
 ) -> None:
     monkeypatch.setenv(NCCL_ERRORS_VARIABLE, "2")
     with pytest.raises(ValueError, match="half-reduced"):
-        NcclCollectives(GPU)
+        NcclCollectives(GPU, agent=True)
 
 
 def test_nccl_is_made_by_reconfiguration_where_torch_has_it_and_bound_to_the_models_gpu(
@@ -113,11 +115,11 @@ def test_nccl_is_made_by_reconfiguration_where_torch_has_it_and_bound_to_the_mod
 ) -> None:
     monkeypatch.setenv(NCCL_ERRORS_VARIABLE, "0")
     assert reconfigures(), "torch 2.15's nccl is nccl2"
-    options = NcclCollectives(GPU).options()
+    options = NcclCollectives(GPU, agent=True).options()
     assert options["device_id"] == GPU and options["pg_options"].enable_reconfigure
     older = "_create_nccl2_process_group"
     monkeypatch.delattr(device_collectives.distributed_c10d, older)
-    assert not reconfigures() and NcclCollectives(GPU).options() == {}
+    assert not reconfigures() and NcclCollectives(GPU, agent=True).options() == {}
 
 
 class Backend:
@@ -165,10 +167,12 @@ def test_what_ends_after_an_abort_or_with_an_error_has_not_ended_well(
         monkeypatch.setattr(device_collectives, "wait_for_device", wait)
         return nccl.ended_well(group)
 
-    assert ended_well(NcclCollectives(GPU)) and waited == [GPU]
-    assert not ended_well(NcclCollectives(GPU), aborts=True) and group.backend.calls == ["abort"]
+    assert ended_well(NcclCollectives(GPU, agent=True)) and waited == [GPU]
+    assert not ended_well(
+        NcclCollectives(GPU, agent=True), aborts=True
+    ) and group.backend.calls == ["abort"]
     group.backend.error = torch._C._distributed_c10d.ErrorType.COMM_ERROR
-    assert not ended_well(NcclCollectives(GPU))
+    assert not ended_well(NcclCollectives(GPU, agent=True))
 
 
 def test_a_meshs_groups_are_counted_asked_and_aborted_as_the_rounds_own(
@@ -181,7 +185,7 @@ def test_a_meshs_groups_are_counted_asked_and_aborted_as_the_rounds_own(
     for one in (group, mesh, control):
         monkeypatch.setitem(device_collectives.distributed_c10d._world.pg_map, one, ())  # type: ignore[misc,call-overload]
     member = RoundMember()
-    member._device = nccl = NcclCollectives(GPU)
+    member._device = nccl = NcclCollectives(GPU, agent=True)
     member._torch_group, member._backends = group, {group.backend}  # type: ignore[assignment]
     group.backend.begun, mesh.backend.begun = 3, 4
     assert member.collectives() == 7, "a graph may have captured a mesh's"
@@ -272,7 +276,7 @@ def test_a_communicator_that_is_made_once_its_round_was_aborted_is_aborted_too(
     monkeypatch.setattr(
         device_collectives, "form", lambda backend, *_: backend.calls.append("made")
     )
-    group, nccl = Group(Backend()), NcclCollectives(GPU)
+    group, nccl = Group(Backend()), NcclCollectives(GPU, agent=True)
     nccl.connect(group, 1, ["nccl"])
     assert group.backend.calls == ["made"]
     nccl._aborted = True

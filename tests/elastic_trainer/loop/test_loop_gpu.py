@@ -97,7 +97,7 @@ rank, port, devices = (int(argument) for argument in sys.argv[1:])
 device = torch.device("cuda", rank % devices)
 torch.cuda.set_device(device)
 member = RoundMember()
-member._device = NcclCollectives(device)
+member._device = NcclCollectives(device, agent=True)
 member._connect(WorkerLink(None), Place(1, rank, 2, "127.0.0.1", port), None)
 member.group = ProcessGroup.current()
 member._torch_group = dist.group.WORLD

@@ -106,11 +106,13 @@ class GlooCollectives:
 class NcclCollectives:
     """NCCL's on one GPU, of one round.
 
-    NCCL's own watchdog is told to leave errors alone, in groups of the script's own too: it would
-    end the process for a lost peer (torchrun's default), or abort behind everybody's back.
+    Where there is an agent, NCCL's own watchdog is told to leave errors alone, in groups of the
+    script's own too: it would end the process for a lost peer, or abort behind everybody's back
+    (torchrun's default). Without, nobody else would end what waits for a lost peer.
 
     Args:
         device: of the model; no other is touched.
+        agent: aborts collectives as a round ends.
 
     Raises:
         ValueError: the watchdog was told to do the latter.
@@ -119,9 +121,10 @@ class NcclCollectives:
     backends = "cpu:gloo,cuda:nccl"
     silent = True
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, agent: bool) -> None:
         refuse_silent_aborts("nccl", os.environ)
-        os.environ[NCCL_ERRORS_VARIABLE] = "0"  # read as a group is made
+        # Read as a group is made. 3 ends the process, and leaves it no half-reduced gradients.
+        os.environ[NCCL_ERRORS_VARIABLE] = "0" if agent else "3"
         # Else it says at each round's end that it dumps a collective's failure, and at each new
         # rank that its files will disagree.
         if OLD_RECORDER_VARIABLE not in os.environ:
@@ -204,7 +207,7 @@ def choose_gpu(
     return int(environment.get("LOCAL_RANK", "0")) % int(gpus.device_count())
 
 
-def collectives_of(model: torch.nn.Module) -> DeviceCollectives:
+def collectives_of(model: torch.nn.Module, *, agent: bool) -> DeviceCollectives:
     """Return the collectives for a model's gradients: NCCL's where all of it is on one GPU."""
     devices = {one.device for one in (*model.parameters(), *model.buffers())}
     gpus = {device for device in devices if device.type == "cuda"}
@@ -217,12 +220,12 @@ def collectives_of(model: torch.nn.Module) -> DeviceCollectives:
             len(gpus),
         )
         return GlooCollectives()
-    return NcclCollectives(*gpus)
+    return NcclCollectives(*gpus, agent=agent)
 
 
-def collectives_on(gpu: torch.device) -> DeviceCollectives:
+def collectives_on(gpu: torch.device, *, agent: bool) -> DeviceCollectives:
     """Return the collectives for gradients of a model that is to be made on a GPU."""
-    return NcclCollectives(gpu) if dist.is_nccl_available() else GlooCollectives()
+    return NcclCollectives(gpu, agent=agent) if dist.is_nccl_available() else GlooCollectives()
 
 
 def reconfigures() -> bool:

@@ -661,11 +661,12 @@ class ElasticLoop:
         self.data.regroup(self._member.group)
 
     def _collectives(self) -> DeviceCollectives:
+        agent = self.link.agent
         if self._make is None:
-            return collectives_of(self.module)
+            return collectives_of(self.module, agent=agent)
         # It is made once the ranks are connected, on the device where fully_shard looks for it.
         if torch.cuda.is_available():
-            return collectives_on(torch.device("cuda", torch.cuda.current_device()))
+            return collectives_on(torch.device("cuda", torch.cuda.current_device()), agent=agent)
         return GlooCollectives()
 
     def _opening(self) -> Opening:
