@@ -240,6 +240,25 @@ def test_the_thread_that_breaks_a_round_leaves_the_next_ones_collectives_alone(
     assert line > 2
 
 
+def test_groups_are_aborted_at_once_as_one_may_wait_for_what_another_has_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An all-reduce behind a reduce-scatter, say, as in HSDP."""
+    monkeypatch.setenv(NCCL_ERRORS_VARIABLE, "0")
+    both = threading.Barrier(2)
+
+    class Waits(Backend):
+        def abort(self) -> None:
+            both.wait(10)
+            super().abort()
+
+    group, mesh = Group(Waits()), Group(Waits())
+    for one in (group, mesh):
+        monkeypatch.setitem(device_collectives.distributed_c10d._world.pg_map, one, ())  # type: ignore[misc,call-overload]
+    NcclCollectives(GPU, agent=True).abort(group)
+    assert group.backend.calls == mesh.backend.calls == ["abort"]
+
+
 def test_a_rank_that_makes_the_devices_communicator_leaves_as_the_round_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -159,8 +160,15 @@ class NcclCollectives:
 
     def abort(self, group: Any) -> None:
         self._aborted = True  # before anything can seem to have ended
-        for one in self.backends_of(group):
-            one.abort()
+        # At once: an abort may wait for what is queued behind another group's broken collective.
+        aborts = [
+            threading.Thread(target=one.abort, name="abort", daemon=True)
+            for one in self.backends_of(group)
+        ]
+        for thread in aborts:
+            thread.start()
+        for thread in aborts:
+            thread.join()
 
     def backends_of(self, group: Any) -> list[Any]:
         return [
