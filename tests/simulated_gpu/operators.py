@@ -92,6 +92,7 @@ def _do(operator: Any) -> Callable[..., Any]:
         arguments, named = tree_map(_on_cpu, (arguments, dict(named)))
         if (generator := named.get("generator")) is not None or random:
             named["generator"] = _generator(device, generator)
+        _raise_error()
         if in_place and not seeded and not random and not grown:
             _leave_to(device.index, lambda: operator(*arguments, **named))
             found = None
@@ -185,6 +186,15 @@ def _generator(device: torch.device, given: Any) -> torch.Generator:
     one.set_offset(offset + 4)
     seed = (one.initial_seed() * 1_000_003 + offset) % (1 << 63)
     return torch.Generator().manual_seed(seed)
+
+
+def _raise_error() -> None:
+    """Raise the error that a call of CUDA's has left, as torch does at each kernel: whoever has met
+    it before must have asked for it."""
+    if error := _runtime.cudaGetLastError():
+        raise RuntimeError(
+            f"CUDA error: error {error} of the simulated GPU, left by an earlier call"
+        )
 
 
 def _wait_for(device: int) -> None:
