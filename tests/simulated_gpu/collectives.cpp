@@ -38,11 +38,6 @@ constexpr uint64_t SPILL = ~0ull, POINT_TO_POINT = 1ull << 63;
 
 bool asked(const char* name) { return getenv(name) != nullptr; }
 
-struct Scalar {
-  ncclDataType_t type;
-  double value;
-};
-
 // ---- sockets
 
 sockaddr_un address_of(const std::string& name, socklen_t* length) {
@@ -158,7 +153,7 @@ struct ncclComm {
   std::map<std::pair<int, uint64_t>, Bytes> mailbox;
   std::vector<uint64_t> sent, received;
   std::vector<std::unique_ptr<std::mutex>> sending;
-  std::map<int, Scalar> scalars;
+  std::map<int, double> scalars;
   uint64_t collectives = 0;
   int pending = 0;
   std::atomic<bool> broken{false}, spilled{false}, closed{false};
@@ -203,6 +198,30 @@ struct ncclComm {
     if (found == mailbox.end()) return false;
     data = std::move(found->second);
     mailbox.erase(found);
+    return true;
+  }
+
+  void give_all(uint64_t tag, const void* data, size_t size) {
+    for (int peer = 0; peer < count; ++peer) give(peer, tag, data, size);
+  }
+
+  void give_parts(uint64_t tag, const void* data, size_t size) {  // each rank its own
+    for (int peer = 0; peer < count; ++peer) give(peer, tag, static_cast<const char*>(data) + peer * size, size);
+  }
+
+  bool take_all(uint64_t tag, std::vector<Bytes>& all) {
+    all.resize(count);
+    for (int peer = 0; peer < count; ++peer)
+      if (!take(peer, tag, all[peer])) return false;
+    return true;
+  }
+
+  bool take_parts(uint64_t tag, void* to, size_t size) {  // one after another
+    for (int peer = 0; peer < count; ++peer) {
+      Bytes found;
+      if (!take(peer, tag, found)) return false;
+      memcpy(static_cast<char*>(to) + peer * size, found.data(), size);
+    }
     return true;
   }
 
@@ -396,7 +415,7 @@ ncclResult_t add(Operation operation) {
 
 double factor_of(ncclComm* comm, int op) {
   auto found = comm->scalars.find(op);
-  return found == comm->scalars.end() ? 1.0 : found->second.value;
+  return found == comm->scalars.end() ? 1.0 : found->second;
 }
 
 }  // namespace
@@ -503,7 +522,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTyp
   else if (type == ncclBfloat16) value = *static_cast<Bfloat*>(scalar);
   else return ncclInvalidArgument;
   int number = ncclNumOps + int(comm->scalars.size());
-  comm->scalars[number] = {type, value};
+  comm->scalars[number] = value;
   *op = ncclRedOp_t(number);
   return ncclSuccess;
 }
@@ -525,11 +544,10 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
   return add({comm, stream, false, [=] {
     comm->give(0, 2 * tag, from, size);
     if (comm->rank == 0) {
-      std::vector<Bytes> all(comm->count);
-      for (int peer = 0; peer < comm->count; ++peer)
-        if (!comm->take(peer, 2 * tag, all[peer])) return false;
+      std::vector<Bytes> all;
+      if (!comm->take_all(2 * tag, all)) return false;
       Bytes found = reduce(all, type, op, factor);
-      for (int peer = 0; peer < comm->count; ++peer) comm->give(peer, 2 * tag + 1, found.data(), size);
+      comm->give_all(2 * tag + 1, found.data(), size);
     }
     Bytes found;
     if (!comm->take(0, 2 * tag + 1, found)) return false;
@@ -546,9 +564,8 @@ ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t
   return add({comm, stream, false, [=] {
     comm->give(root, 2 * tag, from, size);
     if (!here) return true;
-    std::vector<Bytes> all(comm->count);
-    for (int peer = 0; peer < comm->count; ++peer)
-      if (!comm->take(peer, 2 * tag, all[peer])) return false;
+    std::vector<Bytes> all;
+    if (!comm->take_all(2 * tag, all)) return false;
     Bytes found = reduce(all, type, op, factor);
     memcpy(to, found.data(), size);
     return true;
@@ -560,7 +577,7 @@ ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataTyp
   size_t size = count * size_of(type);
   return add({comm, stream, false, [=] {
     if (comm->rank == root)
-      for (int peer = 0; peer < comm->count; ++peer) comm->give(peer, 2 * tag, from, size);
+      comm->give_all(2 * tag, from, size);
     Bytes found;
     if (!comm->take(root, 2 * tag, found)) return false;
     memcpy(to, found.data(), size);
@@ -575,13 +592,8 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
   uint64_t tag = comm->collectives++;
   size_t size = count * size_of(type);
   return add({comm, stream, false, [=] {
-    for (int peer = 0; peer < comm->count; ++peer) comm->give(peer, 2 * tag, from, size);
-    for (int peer = 0; peer < comm->count; ++peer) {
-      Bytes found;
-      if (!comm->take(peer, 2 * tag, found)) return false;
-      memcpy(static_cast<char*>(to) + peer * size, found.data(), size);
-    }
-    return true;
+    comm->give_all(2 * tag, from, size);
+    return comm->take_parts(2 * tag, to, size);
   }, static_cast<char*>(to), size * comm->count});
 }
 
@@ -590,11 +602,9 @@ ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDat
   size_t size = count * size_of(type);
   double factor = factor_of(comm, op);
   return add({comm, stream, false, [=] {
-    for (int peer = 0; peer < comm->count; ++peer)
-      comm->give(peer, 2 * tag, static_cast<const char*>(from) + peer * size, size);
-    std::vector<Bytes> all(comm->count);
-    for (int peer = 0; peer < comm->count; ++peer)
-      if (!comm->take(peer, 2 * tag, all[peer])) return false;
+    comm->give_parts(2 * tag, from, size);
+    std::vector<Bytes> all;
+    if (!comm->take_all(2 * tag, all)) return false;
     Bytes found = reduce(all, type, op, factor);
     memcpy(to, found.data(), size);
     return true;
@@ -605,14 +615,8 @@ ncclResult_t ncclAlltoAll(const void* from, void* to, size_t count, ncclDataType
   uint64_t tag = comm->collectives++;
   size_t size = count * size_of(type);
   return add({comm, stream, false, [=] {
-    for (int peer = 0; peer < comm->count; ++peer)
-      comm->give(peer, 2 * tag, static_cast<const char*>(from) + peer * size, size);
-    for (int peer = 0; peer < comm->count; ++peer) {
-      Bytes found;
-      if (!comm->take(peer, 2 * tag, found)) return false;
-      memcpy(static_cast<char*>(to) + peer * size, found.data(), size);
-    }
-    return true;
+    comm->give_parts(2 * tag, from, size);
+    return comm->take_parts(2 * tag, to, size);
   }, static_cast<char*>(to), size * comm->count});
 }
 
@@ -622,12 +626,7 @@ ncclResult_t ncclGather(const void* from, void* to, size_t count, ncclDataType_t
   bool here = comm->rank == root;
   return add({comm, stream, false, [=] {
     comm->give(root, 2 * tag, from, size);
-    for (int peer = 0; here && peer < comm->count; ++peer) {
-      Bytes found;
-      if (!comm->take(peer, 2 * tag, found)) return false;
-      memcpy(static_cast<char*>(to) + peer * size, found.data(), size);
-    }
-    return true;
+    return !here || comm->take_parts(2 * tag, to, size);
   }, here ? static_cast<char*>(to) : nullptr, size * comm->count});
 }
 
@@ -659,7 +658,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
   uint64_t tag = comm->collectives++;
   Choice own{color, key, comm->rank, {}};
   if (ncclGetUniqueId(&own.id)) return ncclSystemError;
-  for (int peer = 0; peer < comm->count; ++peer) comm->give(peer, 2 * tag, &own, sizeof own);
+  comm->give_all(2 * tag, &own, sizeof own);
   std::vector<Choice> same;
   for (int peer = 0; peer < comm->count; ++peer) {
     Bytes found;

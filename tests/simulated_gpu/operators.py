@@ -17,7 +17,6 @@ from torch.utils._pytree import tree_map
 
 _library: torch.library.Library | None = None  # what it holds is registered for as long as it is
 _runtime = ctypes.CDLL(None)
-_COPIES = {"aten::copy_"}
 _HOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _left: dict[int, Any] = {}
 """Operators that streams have yet to do, by a number."""
@@ -36,8 +35,7 @@ def install() -> None:
         for name in names:
             if name.startswith("aten::") and (operator := _find(name)) and not _stays(operator):
                 _library.impl(name.removeprefix("aten::"), _do(operator), "CUDA")
-        for name in _COPIES:
-            _library.impl(name.removeprefix("aten::"), _copy, "CUDA")
+        _library.impl("copy_", _copy, "CUDA")
 
 
 def _find(name: str) -> Any:

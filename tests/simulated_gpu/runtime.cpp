@@ -483,10 +483,7 @@ cudaError_t cudaHostAlloc(void** pointer, size_t size, unsigned) {
   ENTER();
   return allocate(pointer, size, cudaMemoryTypeHost);
 }
-cudaError_t cudaMallocHost(void** pointer, size_t size) {
-  ENTER();
-  return allocate(pointer, size, cudaMemoryTypeHost);
-}
+cudaError_t cudaMallocHost(void** pointer, size_t size) { return cudaHostAlloc(pointer, size, 0); }
 cudaError_t cudaFreeHost(void* pointer) {
   ENTER();
   return release(pointer, cudaMemoryTypeHost);
