@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 from elastic_trainer.retry import (
@@ -50,6 +51,19 @@ def test_without_time_there_is_one_try() -> None:
     flaky = Flaky(OSError(5, "first"), OSError(5, "second"))
     with pytest.raises(OSError, match="first"):
         RetryPolicy("storage", 0.0, 0.1, 1.0).call(flaky, transient=passes)
+
+
+def test_a_first_try_that_outlasts_the_time_given_is_followed_by_another() -> None:
+    tries = []
+
+    def answer_late() -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            time.sleep(0.01)  # as a store's client that tries for minutes by itself
+            raise OSError(5, "no answer")
+        return "done"
+
+    assert RetryPolicy("storage", 0.001, 0.001, 0.001).call(answer_late, transient=passes) == "done"
 
 
 def test_the_environment_says_how_long(monkeypatch: pytest.MonkeyPatch) -> None:

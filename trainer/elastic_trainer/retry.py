@@ -34,7 +34,8 @@ class RetryPolicy:
     name: str
     """The operation, as the log says it."""
     seconds: float
-    """In total, from the first try; 0: one try; infinite: as long as it takes."""
+    """In total, from the first try; 0: one try; infinite: as long as it takes. A second try is made
+    even where the first alone took longer, as by a store's client with patience of its own."""
     first_wait: float
     """Seconds, at most, before the second try."""
     longest_wait: float
@@ -103,16 +104,21 @@ class RetryPolicy:
 
         return {
             "retry": tenacity.retry_if_exception(transient),
-            # A last wait never goes beyond the total.
-            "stop": tenacity.stop_before_delay(self.seconds)
-            if math.isfinite(self.seconds)
-            else tenacity.stop_never,
+            "stop": self._stop(),
             "wait": tenacity.wait_random_exponential(
                 multiplier=self.first_wait, max=self.longest_wait
             ),
             "before_sleep": say,
             "reraise": True,
         }
+
+    def _stop(self) -> tenacity.stop.stop_base:
+        if self.seconds <= 0:
+            return tenacity.stop_after_attempt(1)
+        if math.isinf(self.seconds):
+            return tenacity.stop_never
+        # A last wait never goes beyond the total.
+        return tenacity.stop_before_delay(self.seconds) & tenacity.stop_after_attempt(2)
 
 
 def describe(error: BaseException | None) -> str:
