@@ -162,7 +162,7 @@ def test_top_has_one_look_in_a_pipe_and_lives_on_a_terminal(kubeconfig: Path) ->
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     os.close(inner)
-    seen, deadline = b"", time.monotonic() + 60
+    seen, deadline = b"", time.monotonic() + 120
     # Not select.select, which knows no descriptor beyond 1,023.
     readable = selectors.DefaultSelector()
     readable.register(outer, selectors.EVENT_READ)

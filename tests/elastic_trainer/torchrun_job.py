@@ -158,6 +158,10 @@ class Job:
             "committed_step": -1,
         }
 
+    def wait_for_status(self) -> dict[str, Any]:
+        """Return what the coordinator tells, once it answers: where it is busy, not at once."""
+        return self.until("its coordinator answers", lambda told: told["phase"] != "unreachable")
+
     def until(self, what: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Look until the condition is true; a look at what isn't told yet (LookupError) is not."""
         deadline = time.monotonic() + self.patience

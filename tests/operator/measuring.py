@@ -141,9 +141,13 @@ async def measuring(
 
 
 async def measured(
-    respond: Callable[[web.Request], Any],
+    respond: Callable[[web.Request], Any], *, writes: bool = True
 ) -> tuple[list[Object], SnapshotBuilder]:
-    """Ask one job's coordinator once; return what is written of the job."""
+    """Ask one job's coordinator once; return what is written of the job.
+
+    Args:
+        writes: False where nothing should be, which is looked at half a second later.
+    """
     asked = asyncio.Event()
 
     async def responding(request: web.Request) -> Any:
@@ -152,6 +156,9 @@ async def measured(
 
     async with coordinator(responding) as port, measuring(port) as (_, builder, server):
         await asyncio.wait_for(asked.wait(), 120)
+        async with asyncio.timeout(120):
+            while writes and not server.patches:  # noqa: ASYNC110  # a plain server
+                await asyncio.sleep(0.05)
         await asyncio.sleep(0.5)
         return server.patches, builder
 

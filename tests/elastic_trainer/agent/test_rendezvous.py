@@ -188,16 +188,27 @@ VANISHING = """
 import os, signal, sys, time
 from pathlib import Path
 from elastic_trainer import WorkerLink
+who = Path(sys.argv[1]) / "vanishes"
+
+def is_there(pid):  # as more than what its agent has yet to collect
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
 signal.signal(signal.SIGTERM, lambda *_: None)  # as scripts have that finish their step first
 link = WorkerLink.from_environment()
 if link.round == 1:
-    time.sleep(0.5)
     if os.environ["RANK"] == "1":
+        (part := who.with_suffix(".part")).write_text(str(os.getpid()))
+        time.sleep(0.5)
+        part.rename(who)
         os.kill(os.getpid(), signal.SIGKILL)
     if os.environ["RANK"] == "2":
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         time.sleep(3600)  # as in a collective that hangs, where no handler runs
-    time.sleep(0.001)
+    while not who.exists() or is_there(int(who.read_text())):
+        time.sleep(0.001)
     raise RuntimeError("Connection closed by peer")
 link.finished()
 """

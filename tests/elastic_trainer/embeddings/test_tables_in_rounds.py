@@ -192,7 +192,7 @@ def test_a_holder_that_is_killed_costs_no_exactness_and_with_a_backup_no_step(
     environment = {"DIE_AT": point, **PATIENT, **({"BACKUP": "1"} if backup else {})}
     job.start(0, 1, 2, environment=environment)
     job.until("rank 1 is killed", lambda told: (job.folder / "died").exists())
-    job.stepping(3, after_round=job.status()["round"] - 1)
+    job.stepping(3, after_round=job.wait_for_status()["round"] - 1)
     (job.folder / "enough").touch()
     assert [job.wait(index) for index in range(3)] == [0, 0, 0], job.logs()
     assert not (backup and went_back(job))
@@ -379,7 +379,7 @@ def test_a_kill_within_a_step_or_a_save_of_a_loop_of_ones_own_costs_no_exactness
 ) -> None:
     job.start(0, 1, environment={"DIE_AT": point, **OWN_LOOP})
     job.until("rank 1 is killed", lambda told: (job.folder / "died").exists())
-    job.stepping(2, after_round=job.status()["round"] - 1)
+    job.stepping(2, after_round=job.wait_for_status()["round"] - 1)
     (job.folder / "enough").touch()
     assert [job.wait(index) for index in range(2)] == [0, 0], job.logs()
     assert_undisturbed(job, tmp_path / "undisturbed", table_job.train_own_loop)

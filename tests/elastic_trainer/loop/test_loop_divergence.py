@@ -64,19 +64,19 @@ def differ(told: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def metrics(job: Job) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{job.port + 1}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{job.port + 1}/metrics", timeout=60) as answer:
         return str(answer.read().decode())
 
 
 def commits_further(job: Job, commits: int = 30) -> None:
-    begun = job.status()["step"]
-    job.until("steps", lambda told: told["step"] >= max(begun, 0) + 10 * commits)
+    begun = job.wait_for_status()["step"]
+    job.until("steps", lambda told: told["step"] >= begun + 10 * commits)
 
 
 def test_a_rank_with_a_flipped_bit_is_named_and_takes_the_others_state(job: Job) -> None:
     job.start(0, 1, 2)
     job.until("three train", lambda told: told["world"] == 3 and told["step"] >= 30)
-    assert job.status()["diverged"] == []
+    assert job.wait_for_status()["diverged"] == []
     (job.folder / "flip-0").touch()  # rank 0: whoever lacks the state takes it from the first
     told = job.until(
         "the round ends for it",
@@ -89,7 +89,7 @@ def test_a_rank_with_a_flipped_bit_is_named_and_takes_the_others_state(job: Job)
     assert re.search(r"_diverged_ranks_total\{[^}]*\} 1$", metrics(job), re.MULTILINE)
     job.until("they go on", lambda told: told["step"] >= 100)
     commits_further(job, 10)
-    assert job.status()["diverged"] == [found]
+    assert job.wait_for_status()["diverged"] == [found]
     (job.folder / "stop").touch()
     ends = [job.folder / f"end-{rank}" for rank in range(3)]
     job.until("all have stopped", lambda told: all(end.exists() for end in ends))
@@ -107,18 +107,18 @@ def test_of_two_that_differ_both_are_named_and_no_round_ends(job: Job) -> None:
     for one in told["diverged"]:
         assert not one["outvoted"] and 0 < one["agreed_step"] < one["step"]
     commits_further(job, 10)
-    told = job.status()
+    told = job.wait_for_status()
     assert told["round"] == number and len(differ(told)) == 2
 
 
 def test_a_rank_that_does_not_save_is_compared_too(job: Job) -> None:
     job.start(0, options=("--nproc-per-node", "3"))
     job.until("they train", lambda told: told["step"] >= 30)
-    assert job.status()["diverged"] == []
+    assert job.wait_for_status()["diverged"] == []
     (job.folder / "flip-2").touch()
     told = job.until("it is named", lambda told: "local rank 2" in reason(told))
     begun = told["round"]
     commits_further(job, 10)
-    told = job.status()
+    told = job.wait_for_status()
     assert told["round"] == begun and [one["rank"] for one in told["diverged"]] == [2]
     assert not differ(told)

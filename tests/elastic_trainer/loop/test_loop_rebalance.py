@@ -54,13 +54,13 @@ def test_a_slow_rank_takes_less_and_as_much_again_when_it_is_no_longer_slow(job:
             "VOLCANO_ELASTIC_STRAGGLERS": "Rebalance",
         },
     )
-    told = job.until("it takes less", lambda told: bool(told.get("shares")))
-    (share,) = told["shares"].items()
-    assert share[0] == "1" and 0.25 <= share[1] < 0.6
-    assert (
-        "other shares of a step's samples: worker 1 (local rank 0): "
-        in (told["rounds"][-1]["reason"])
+    # A busy machine may have it by way of another share, or slow another one for a while.
+    told = job.until(
+        "it alone takes about a third",
+        lambda told: list(told["shares"]) == ["1"] and 0.25 <= told["shares"]["1"] < 0.6,
     )
+    said = "other shares of a step's samples: worker 1 (local rank 0): "
+    assert any(said in one["reason"] for one in told["rounds"])
     begun = told["step"]
     job.until("they go on", lambda told: told["step"] >= begun + 40)
     (job.folder / "mended").touch()

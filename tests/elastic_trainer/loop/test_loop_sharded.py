@@ -83,7 +83,7 @@ def job(
 @pytest.mark.process
 def test_processes_live_on_while_nodes_come_go_and_are_lost(job: Job) -> None:
     def first() -> int:
-        pid: int = job.status()["pids"]["0"][0]
+        pid: int = job.wait_for_status()["pids"]["0"][0]
         return pid
 
     job.start(0, 1)

@@ -44,7 +44,8 @@ def test_a_rank_that_is_slow_by_itself_is_named_and_those_that_wait_for_it_are_n
 ) -> None:
     job.start(0, 1, 2, environment={"VOLCANO_ELASTIC_STRAGGLER_SECONDS": "1"})
     told = job.until(
-        "it is named", lambda told: 1 in [one["rank"] for one in told.get("stragglers", ())]
+        "it alone is named",  # on a busy machine another one may be slow for a while
+        lambda told: [one["rank"] for one in told.get("stragglers", ())] == [1],
     )
     (found,) = told["stragglers"]
     assert (found["worker"], found["cause"]) == (1, "compute")
