@@ -133,6 +133,9 @@ class Backend:
     def abort(self) -> None:
         self.calls.append("abort")
 
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        self.calls.append("made")
+
     def get_error(self) -> Any:
         return self.error
 
@@ -301,6 +304,9 @@ def test_a_communicator_that_is_made_once_its_round_was_aborted_is_aborted_too(
     nccl._aborted = True
     nccl.connect(group, 1, ["nccl"])
     assert group.backend.calls == ["made", "made", "abort"]
+    nccl._reconfigures = False
+    nccl.connect(group, 1, ["nccl"])
+    assert group.backend.calls[3:] == ["made", "abort"]
 
 
 def _call_interrupted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -125,6 +126,57 @@ def test_a_kernel_that_waits_for_a_lost_rank_is_aborted_and_its_result_not_used(
     try:
         found = ranks[0].communicate(timeout=180)
         assert found[0].splitlines() == ["confirmed 2.0", "aborted", "left in time"], found[1]
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+LOST = """
+import os, sys, threading, types
+import torch
+import torch.distributed as dist
+from elastic_trainer.link.message import Place
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop.device_collectives import NcclCollectives
+from elastic_trainer.loop.round_member import RoundMember
+
+class Lost(NcclCollectives):
+    def connect(self, *_):
+        os._exit(0)
+
+rank, port, devices = (int(argument) for argument in sys.argv[1:])
+device = torch.device("cuda", rank % devices)
+torch.cuda.set_device(device)
+member, link = RoundMember(), WorkerLink(None, 1)
+member._device = (Lost if rank == 2 else NcclCollectives)(device, agent=True)
+
+def hear_of_the_end():
+    link._over_round = 1
+    member.break_collectives()
+
+threading.Timer(0.5, hear_of_the_end).start()
+try:
+    member._connect(link, Place(1, rank, 3, "127.0.0.1", port), None)
+    dist.all_reduce(torch.ones(1, device=device))
+except RuntimeError as error:
+    print("left:", error, file=sys.stderr)
+    member.disconnect(types.SimpleNamespace(agent=True))
+    print("left", flush=True)
+"""
+
+
+@pytest.mark.parametrize("torchs", ["reconfiguration", "older"])
+def test_a_rank_lost_before_the_first_collective_holds_no_other_in_its_round(torchs: str) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=120))
+    devices = torch.cuda.device_count()
+    environment = {**os.environ, "TORCH_DIST_USE_NCCL2": "0" if torchs == "older" else "1"}
+    ranks = [
+        TorchProcess(LOST, rank, store.port, devices, environment=environment) for rank in range(3)
+    ]
+    try:
+        for rank in ranks[:2]:
+            found = rank.communicate(timeout=180)
+            assert found[0].splitlines() == ["left"], found[1]
     finally:
         for rank in ranks:
             rank.kill()

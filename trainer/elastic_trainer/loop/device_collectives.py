@@ -9,7 +9,7 @@ collectives all ranks tell one another that theirs ended well, before anybody us
 A communicator of NCCL is made through torch's reconfiguration where there is one (torch 2.15, whose
 "nccl" is its nccl2): made within a time-out, and revoked, not the process ended, when a peer is
 lost. Each round has a process group of its own all the same, as its store is another. Older torch
-makes the communicator at the first collective.
+would make the communicator at the first collective, in the main thread: it is told to before.
 
 NcclCollectives has run on simulated GPUs only; see docs/gpus.md.
 """
@@ -148,11 +148,13 @@ class NcclCollectives:
 
     def connect(self, group: Any, number: int, handles: Sequence[str]) -> None:
         refuse_mixed(handles)
+        backend = self._backend(group)
         if self._reconfigures:
-            backend = self._backend(group)
             form(backend, number, handles)
-            if self._aborted:  # meanwhile, when there was nothing to abort
-                backend.abort()
+        else:
+            backend.eager_connect_single_device(self.device)
+        if self._aborted:  # meanwhile, when there was nothing to abort
+            backend.abort()
 
     def ended_well(self, group: Any) -> bool:
         wait_for_device(self.device)  # which an abort ends, too
