@@ -332,7 +332,9 @@ async def test_a_worker_that_doubts_its_round_is_told_that_it_stands(served: Ser
     served.server.stands(AskStanding(1, 5))
     assert served.told[-1] == Standing(1, 5), "who only asks is there"
     served.server.round_stands(RoundStands(1, 0))  # what was asked before
+    assert served.server.local.failing
     served.server.round_stands(RoundStands(1, 1))
+    assert not served.server.local.failing, "its script may pass over the error, and train on"
     worker.say(link.Settle(False))
     assert [await worker.answer(), await worker.answer()] == [link.RoundStands(), link.Settled("")]
     served.server.stands(AskStanding(1, 6))

@@ -35,6 +35,8 @@ class Worker:
     """Out of any round, waiting for the next."""
     stuck: bool = False
     """It can't leave its round by itself."""
+    failing: bool = False
+    """It has an error, maybe because a peer vanished, and waits to be told."""
     doubt: int = 0
     """Number of its question whether the round stands; 0: it waits for no answer."""
     ending: bool = False
@@ -85,8 +87,6 @@ class LocalRound:
     """Process ids of those that ended with code 0."""
     succeeded: bool = False
     """All have."""
-    failing: bool = False
-    """A worker ends in an exception, maybe because a peer vanished, and waits to be told."""
     doubts: int = 0
     """How often one has asked whether the round stands."""
     failed: bool = False
@@ -158,6 +158,11 @@ class LocalRound:
         ended before they came to its state."""
         came = self.came or (self.round > 0 and len(self.joined) == len(self.workers))
         return self.recovers and came
+
+    @property
+    def failing(self) -> bool:
+        """One of its workers has an error, and doesn't know yet whether it is its own."""
+        return any(worker.failing for worker in self.workers.values())
 
     @property
     def stuck(self) -> bool:

@@ -171,7 +171,7 @@ class WorkerServer:
         for local_rank, worker in local.workers.items():
             worker.local = local
             worker.reply, worker.fenced, worker.idle = None, False, False
-            worker.stopped, worker.doubt = False, 0
+            worker.stopped, worker.failing, worker.doubt = False, False, 0
             worker.rank = node_rank * local.local_world_size + local_rank
             self.places[worker.pid] = (local.round, worker.rank)
             worker.tell(
@@ -271,8 +271,12 @@ class WorkerServer:
         """Tell those workers that asked before."""
         for worker in self.local.workers.values():
             if told.round == self.local.round and 0 < worker.doubt <= told.doubt:
-                worker.doubt = 0
-                worker.tell(link.RoundStands())
+                self._call_its_own(worker)
+
+    def _call_its_own(self, worker: Worker) -> None:
+        """Tell a worker that its error is its script's own, which may go on all the same."""
+        worker.failing, worker.doubt = False, 0
+        worker.tell(link.RoundStands())
 
     def progress(self) -> Progress | None:
         """The newest step, unless told before."""
@@ -488,11 +492,11 @@ class WorkerServer:
             self._tell(Finished(local.round))
 
     def _on_failing(self, local: LocalRound, worker: Worker, failing: link.Failing) -> None:
-        local.failing = True
-        worker.doubt = 0
         if failing.asks and not local.round:
-            worker.tell(link.RoundStands())  # it waits for its first round, and has no peers
-        elif failing.asks:
+            self._call_its_own(worker)  # it waits for its first round, and has no peers
+            return
+        worker.failing, worker.doubt = True, 0
+        if failing.asks:
             local.doubts += 1
             worker.doubt = local.doubts
             self._tell(Doubted(local.round, worker.doubt))

@@ -263,7 +263,7 @@ class RoundMember:
         untold = self._peers is not None or self._groups
         if untold or self.forsaken:
             return link.peer_lost(ANSWER_SECONDS, asks=True)
-        return link.peer_lost(0.0)
+        return link.over
 
     @property
     def silent(self) -> bool:
