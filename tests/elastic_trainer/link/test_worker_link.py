@@ -170,6 +170,20 @@ def test_an_error_waits_until_its_round_is_over_or_is_said_to_stand(
     assert lost == [isinstance(answer, message.RoundOver)]
 
 
+def test_an_error_while_a_place_is_waited_for_is_of_no_lost_peer(
+    link: tuple[WorkerLink, AgentEnd],
+) -> None:
+    worker, agent = link
+
+    def follow() -> bool:
+        raise RuntimeError("the newcomer's GPU has an error")
+
+    with pytest.raises(RuntimeError, match="GPU"):
+        worker.next_place(follow)
+    assert agent.heard() == message.Idle(1)
+    assert not worker.peer_lost(PATIENCE, asks=True), "or it would be made again without end"
+
+
 @pytest.mark.parametrize("failing", [False, True])
 def test_the_agent_hears_how_a_process_ends_before_its_connections_close(
     link: tuple[WorkerLink, AgentEnd], failing: bool

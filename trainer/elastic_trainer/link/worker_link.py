@@ -498,7 +498,7 @@ class WorkerLink:
         Args:
             asks: be told that the round stands, too, which ends the wait.
         """
-        if self._connection is None:
+        if self._connection is None or self._waiting:  # there are no peers out of any round
             return False
         deadline = time.monotonic() + patience
         with self._changed:
