@@ -12,6 +12,7 @@ import pytest
 import torch
 from elastic_trainer.data.audit import verify
 from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.launch.cuda import NVML_VARIABLE
 from elastic_trainer.loop.loop import ElasticLoop
 from elastic_trainer.loop.making import make_sharded
 
@@ -40,7 +41,10 @@ def make():
     global schedule
     net = torch.nn.Sequential(torch.nn.Linear(8, 17), torch.nn.Tanh(), torch.nn.Linear(17, 1))
     net.double().to(device)
-    mesh = init_device_mesh(torch.device(device).type, (get_world_size(),))
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
+    shape = (get_world_size() // local, local) if local > 1 else (get_world_size(),)
+    names = ("replica", "shard")[-len(shape):]
+    mesh = init_device_mesh(torch.device(device).type, shape, mesh_dim_names=names)
     for part in (net[0], net):
         fully_shard(part, mesh=mesh)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
@@ -80,6 +84,17 @@ def job(
     job.close()
 
 
+def end_well(job: Job, workers: int) -> None:
+    """Have the job end on pods 0 and 1; all have made the same steps, with each sample once."""
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()
+    ended = [path.read_text().split() for path in job.folder.glob("ended-*")]
+    assert len(ended) == workers
+    assert all(one == ended[0] for one in ended)
+    report = verify(job.folder / "audit", SAMPLES, int(ended[0][1]))
+    assert report.ok, (report, job.logs())
+
+
 @pytest.mark.process
 def test_processes_live_on_while_nodes_come_go_and_are_lost(job: Job) -> None:
     def first() -> int:
@@ -98,13 +113,32 @@ def test_processes_live_on_while_nodes_come_go_and_are_lost(job: Job) -> None:
     os.kill(told["pids"]["1"][0], signal.SIGKILL)
     told = job.stepping(2, after_round=told["round"])
     assert first() == survivor
-    (job.folder / "enough").touch()
-    assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()
-    ended = [path.read_text().split() for path in job.folder.glob("ended-*")]
-    assert len(ended) == 2
-    assert ended[0] == ended[1]
-    report = verify(job.folder / "audit", SAMPLES, int(ended[0][1]))
-    assert report.ok, (report, job.logs())
+    end_well(job, 2)
+
+
+@pytest.mark.gpu
+@pytest.mark.process
+def test_replicas_of_two_ranks_come_go_and_are_lost_on_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HSDP: a node is a replica, and who stays has all of its shards."""
+    monkeypatch.setenv(VARIABLE, "cuda")
+    warm, two = {NVML_VARIABLE: "1"}, ("--nproc-per-node", "2")
+    job = Job(tmp_path, SCRIPT)
+    try:
+        job.start(0, environment=warm, options=two)
+        told = job.stepping(1)
+        survivors = told["pids"]["0"]
+        job.start(1, environment=warm, options=two)
+        told = job.stepping(2, after_round=told["round"])
+        joined, before = told["rounds"][-1]["first_step"], told["rounds"][-2]["last_step"]
+        assert joined >= before, "no step is lost at an orderly change"
+        os.kill(told["pids"]["1"][1], signal.SIGKILL)  # with it its node
+        told = job.stepping(2, after_round=told["round"])
+        assert told["pids"]["0"] == survivors
+        end_well(job, 4)
+    finally:
+        job.close()
 
 
 ALONE = """
