@@ -22,7 +22,8 @@ HOST_FAULTS = ("kill_coordinator_node", "freeze_coordinator_node", "part_network
         pytest.param(["--seed", "7", "--faults", "6", "--fixed"], id="the world stays"),
         pytest.param(["--seed", "3", "--faults", "4", "--tables"], id="rows of ids"),
         pytest.param(
-            ["--seed", "5", "--faults", "5", "--only", *HOST_FAULTS], id="hosts are lost and parted"
+            ["--seed", "5", "--faults", "5", "--stream", "--only", *HOST_FAULTS],
+            id="hosts are lost and parted while shards are read",
         ),
     ],
 )
