@@ -12,6 +12,7 @@ import pytest
 from elastic_trainer import retry
 from elastic_trainer.agent import stream as agent_stream
 from elastic_trainer.agent.stream import CoordinatorStream
+from elastic_trainer.proto.coordinator_pb2 import CoordinatorMessage
 from elastic_trainer.proto.coordinator_pb2_grpc import (
     CoordinatorServicer,
     add_CoordinatorServicer_to_server,
@@ -29,6 +30,7 @@ from elastic_trainer.protocol.message import (
     Hello,
     Member,
     Round,
+    RoundStands,
     Whole,
 )
 
@@ -183,6 +185,45 @@ class OlderCoordinator(CoordinatorServicer):
                 yield encode_coordinator(AskWhole())
             else:
                 yield encode_coordinator(Heartbeat())
+
+
+LATER = CoordinatorMessage.FromString(b"\xba\x3e\x00")
+"""A message, of field 999, that comes with a later version."""
+
+
+class LaterCoordinator(CoordinatorServicer):
+    """It also says what its agents don't know."""
+
+    async def Attend(  # noqa: N802  # the service's name
+        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[Any]:
+        yield encode_coordinator(Heartbeat())
+        yield LATER
+        yield encode_coordinator(RoundStands(1, 2))
+        async for _ in requests:
+            continue
+
+
+async def test_what_only_a_later_coordinator_knows_is_passed_over() -> None:
+    server, heard = grpc.aio.server(), asyncio.Queue[Any]()
+    add_CoordinatorServicer_to_server(LaterCoordinator(), server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    stream = CoordinatorStream(
+        alone(port, PATIENCE),
+        lambda: [Hello("a", version=VERSION)],
+        heard.put_nowait,
+        lambda: None,
+        lambda _: None,
+        lambda: ("127.0.0.1", port),
+    )
+    attending = asyncio.ensure_future(stream.attend_for_ever())
+    try:
+        found = [await asyncio.wait_for(heard.get(), PATIENCE) for _ in range(2)]
+        assert found == [Heartbeat(), RoundStands(1, 2)]
+    finally:
+        attending.cancel()
+        await server.stop(None)
 
 
 @pytest.mark.parametrize("knows_digests", [True, False])

@@ -17,6 +17,7 @@ from elastic_trainer.coordinator.__main__ import EXIT_PERMISSION, main
 from elastic_trainer.coordinator.model import Settings
 from elastic_trainer.coordinator.server import CoordinatorServer
 from elastic_trainer.metrics.http import Request
+from elastic_trainer.proto.coordinator_pb2 import AgentMessage
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 from elastic_trainer.proto.leases_pb2_grpc import LeasesStub
 from elastic_trainer.protocol.auth import HEADER, check_compatible, check_token, is_loopback
@@ -64,6 +65,16 @@ async def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
 
 async def test_the_jobs_own_worker_is_let_in() -> None:
     async with served() as (_, port), attending(port, HELLO, Join(5000)) as call:
+        while not isinstance(told := decode(await call.read()), Round):
+            pass
+        assert told.members[0].agent == "a"
+
+
+async def test_what_only_a_later_agent_says_is_passed_over() -> None:
+    later = AgentMessage.FromString(b"\xba\x3e\x00")  # a message of field 999
+    async with served() as (_, port), attending(port, HELLO) as call:
+        await call.write(later)
+        await call.write(encode_agent(Join(5000)))
         while not isinstance(told := decode(await call.read()), Round):
             pass
         assert told.members[0].agent == "a"

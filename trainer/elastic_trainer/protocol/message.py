@@ -13,7 +13,9 @@ from functools import cached_property
 MESSAGE_BYTES = 4 << 20
 """Most bytes of one message either way; a round of 10,000 members has an eighth of it."""
 VERSION = 4
-"""Version of the protocol; the parts of a job must speak the same."""
+"""Version of the protocol; the parts of a job must speak the same. It changes with what would be
+done wrongly where one side doesn't know it: a message that isn't known is passed over, and nobody
+may rely on its answer without end."""
 ABRIDGED_VERSION = 5
 """Version of a Hello that has digests in place of a round or an electorate; see abridgement.py."""
 
