@@ -1,7 +1,8 @@
 """Commands that need torch, begun as forks of a process that has imported it.
 
 They are `python` and `torchrun`, first on PATH: each would else import torch for seconds of CPU,
-dozens of times. Where no torch is needed, `python` begins an interpreter of its own.
+dozens of times. Where no torch is needed, `python` begins an interpreter of its own. The pods of
+`volcano-elastic local run` are forks, too, unless COLD_PODS_VARIABLE is set.
 """
 
 from __future__ import annotations
@@ -41,6 +42,18 @@ code = int(answers.readline())
 sys.exit(code if code >= 0 else 128 - code)
 """
 
+COLD_PODS_VARIABLE = "PODS_BEGIN_COLD"
+
+_VOLCANO_ELASTIC = """#!{python}
+import functools, os, sys
+from volcano_elastic.cli.main import main
+if sys.argv[1:3] == ["local", "run"] and not os.environ.get({variable!r}):
+    from embedded_cluster import cluster
+    forked = ("--prepared", "e2e.prepared")
+    cluster.LocalCluster = functools.partial(cluster.LocalCluster, kubelet_arguments=forked)
+main()
+"""
+
 _FORK = """import os, sys
 from elastic_trainer.launch.script import run_as_main
 os.chdir(sys.argv[1])
@@ -57,10 +70,12 @@ def forked_commands(folder: Path) -> Iterator[Path]:
     script.write_text(_FORK)
     programs = folder / "programs"
     programs.mkdir()
-    for name in ("python", "torchrun"):
+    command = _COMMAND.format(python=sys.executable, address=str(address))
+    own = _VOLCANO_ELASTIC.format(python=sys.executable, variable=COLD_PODS_VARIABLE)
+    for name, text in {"python": command, "torchrun": command, "volcano-elastic": own}.items():
         assert (Path(sys.executable).parent / name).exists(), name
         program = programs / name
-        program.write_text(_COMMAND.format(python=sys.executable, address=str(address)))
+        program.write_text(text)
         program.chmod(0o755)
     begun: list[ZygoteProcess] = []
     with socket.socket(socket.AF_UNIX) as server:

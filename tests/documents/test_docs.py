@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 from tests.brain.world import run as run_of_history
-from tests.documents.forked_commands import forked_commands
+from tests.documents.forked_commands import COLD_PODS_VARIABLE, forked_commands
 from tests.embedded_cluster.process import ROOT, local_cluster
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.cluster_state.reason import Reason
@@ -144,6 +144,8 @@ def test_what_a_document_tells_to_type_works(
     for entry in ROOT.iterdir():
         if not entry.name.startswith(".git"):
             (tmp_path / entry.name).symlink_to(entry)
+    if document == ROOT / "README.md":
+        environment = environment | {COLD_PODS_VARIABLE: "1"}  # once, as a user's do
     for block in blocks(document.read_text()):
         if block.language not in _RUN or block.skipped:
             continue
