@@ -415,6 +415,7 @@ def test_peers_are_waited_for_shortly_and_steps_for_long(
     loop: ElasticLoop, monkeypatch: pytest.MonkeyPatch, world: int
 ) -> None:
     monkeypatch.setattr("elastic_trainer.loop.round_member.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("elastic_trainer.loop.round_member.ARRIVE_SECONDS", 0.5)
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     ours, theirs = socket.socketpair()
     with ours, theirs:

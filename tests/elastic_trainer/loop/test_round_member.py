@@ -98,6 +98,43 @@ def test_a_rank_that_sends_to_a_killed_peer_says_that_it_can_not_leave() -> None
         receiver.kill()
 
 
+COMES = """
+import sys, time
+from elastic_trainer.link.message import Place
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop import round_member
+
+rank, port = (int(argument) for argument in sys.argv[1:])
+usual, await_all = round_member.CONNECT_SECONDS, round_member.await_all
+
+def arrive(*arguments):
+    await_all(*arguments)
+    round_member.CONNECT_SECONDS = usual
+
+round_member.await_all = arrive
+if rank == 1:
+    sys.stdin.readline()
+    time.sleep(4.0)  # it has more to do before its loop
+else:
+    round_member.CONNECT_SECONDS = 2.0
+    print("waits", flush=True)
+member = round_member.RoundMember()
+print(member._connect(WorkerLink(None), Place(1, rank, 2, "127.0.0.1", port), rank), flush=True)
+"""
+
+
+def test_a_script_that_has_more_to_do_before_its_loop_is_waited_for() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
+    waiting, late = [TorchProcess(COMES, rank, store.port) for rank in range(2)]
+    try:
+        assert waiting.stdout.readline() == "waits\n"
+        assert late.communicate("\n", timeout=60)[0] == "[0, 1]\n"
+        assert waiting.communicate(timeout=60)[0] == "[0, 1]\n"
+    finally:
+        waiting.kill()
+        late.kill()
+
+
 LARGE = """
 import os, sys, threading, traceback
 import torch, torch.distributed as dist

@@ -46,8 +46,11 @@ from elastic_trainer.ranks.waiting import main_thread_leaves, wait_in_round
 
 T = TypeVar("T")
 
+ARRIVE_SECONDS = 1800.0
+"""For all of a round's ranks to come to it, as long as torch waits: a script may have more to do on
+one node before its loop, where it finds no data, say. A lost rank ends the round before."""
 CONNECT_SECONDS = 10.0
-"""For all of a round's ranks to find one another."""
+"""For ranks that are there to connect."""
 PEER_SECONDS = 5.0
 """Patience for one connection in a large world, once all ranks are there. gloo tries five times,
 and nobody can break the wait; it is as long where a rank comes late to what is used for the first
@@ -108,7 +111,7 @@ class RoundMember:
         Args:
             link: says the place.
             say: called once this rank knows its place, to say something that is known at once:
-                the others wait for it at most CONNECT_SECONDS.
+                the others wait for it.
             again: this process has left the round that it was started for.
             meanwhile: called again and again while it waits for its place, until it returns
                 False.
@@ -160,10 +163,9 @@ class RoundMember:
         )
         large = place.world > full_mesh_ranks(os.environ)
         self._peers = len(neighbours(place.rank, place.world)) if large else None
-        if large:
-            await_all(self._store, place.world, timedelta(seconds=CONNECT_SECONDS))
-            if link.over:  # the others came before, and have left
-                raise RuntimeError("the round was over before this rank was in it")
+        await_all(self._store, place.world, timedelta(seconds=ARRIVE_SECONDS))
+        if link.over:  # the others came before, and have left
+            raise RuntimeError("the round was over before this rank was in it")
         before = sys.excepthook
         with connecting_when_used() if large else contextlib.nullcontext():
             # Who waits for a peer's connection waits at no connection that could be shut down: one
