@@ -48,7 +48,7 @@ class TorchProcess:
         self.stdin: IO[str] = os.fdopen(stdin, "w")
         self.stdout: IO[str] = os.fdopen(stdout)
         self._errors = os.fdopen(os.memfd_create("stderr"), "w+")
-        for one in (self.stdout, self._errors):
+        for one in (self.stdin, self.stdout, self._errors):
             weakref.finalize(self, one.close)
         variables = dict(os.environ if environment is None else environment)
         with open(output, "w") as log:

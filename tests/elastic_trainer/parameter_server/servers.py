@@ -100,15 +100,17 @@ class Servers:
         process.send_signal(number)
         return process.wait(120)
 
-    def wait_for_shares(self, count: int) -> None:
-        """Wait until so many servers hold buckets, and nobody else."""
+    def wait_for_shares(self, count: int, *, adopted: int = 0) -> None:
+        """Wait until so many servers hold buckets, and nobody else, after so many adoptions."""
         deadline = time.monotonic() + 120
         with grpc.insecure_channel(self.first) as channel:
             stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
             while time.monotonic() < deadline:
                 with contextlib.suppress(grpc.RpcError):
-                    found = unpack(stub.FindOwners(messages.FindOwnersRequest()).owners)
-                    if len(found) and found.min() >= 0 and len(np.unique(found)) == count:
+                    owners = stub.FindOwners(messages.FindOwnersRequest())
+                    found = unpack(owners.owners)
+                    all_held = len(found) and found.min() >= 0
+                    if all_held and len(np.unique(found)) == count and owners.adopted >= adopted:
                         return
                 time.sleep(0.1)
         raise AssertionError(f"not {count} servers hold buckets in 120 s")

@@ -80,10 +80,18 @@ class Run:
     async def adopted(self, given: np.ndarray) -> Holder | None:
         """Return what a server holds that adopted these buckets; None if it couldn't."""
         request = messages.AdoptRequest(
-            life=self.keeper.life, source=self.source.life, buckets=pack(given), epoch="e", turn=9
+            life=self.keeper.life,
+            source=self.source.life,
+            buckets=pack(given),
+            epoch="e",
+            turn=9,
+            number=2,
         )
         reply = await self.keeper.backups.Adopt(request, None)
-        return self.keeper.holder if reply.adopted else None
+        if not reply.adopted:
+            return None
+        assert (self.keeper.holder.adopted[given] == 2).all()
+        return self.keeper.holder
 
 
 def rows(holder: Holder) -> State:
@@ -207,7 +215,8 @@ async def test_rows_that_were_given_are_evicted_by_who_took_them_alone() -> None
     before = {one: row for one, row in rows(source).items() if where(one) in HALF}
     for _ in range(30):
         run.push()
-    assert run.source.share.hold_again(taker.life, HALF, 5)
+    assert run.source.share.hold_again(taker.life, HALF, 5, 3)
+    assert (source.adopted == np.where(np.isin(np.arange(BUCKETS), HALF), 3, 0)).all()
     # They were seen as many steps ago as when they were given, else the next eviction had them.
     steps = source.tables["items"].step - 10
     ages = {one: [*row[:-1], row[-1] + steps] for one, row in before.items()}

@@ -38,13 +38,16 @@ class Told:
         self.director = Director(lambda _: None, self._order, self._adopt, self.file)
         self.moves: list[Move] = []
         self.adoptions: list[Adoption] = []
+        self.numbers: list[tuple[int, int]] = []
+        """Number of each adoption, and what was noted by then."""
 
     async def _order(self, move: Move, turn: int, epoch: str) -> bool:
         self.moves.append(move)
         return True
 
-    async def _adopt(self, adoption: Adoption, turn: int, epoch: str) -> bool:
+    async def _adopt(self, adoption: Adoption, turn: int, number: int, epoch: str) -> bool:
         self.adoptions.append(adoption)
+        self.numbers.append((number, self.file.read().adopted))
         return False
 
     def goes_on(self, seconds: float, *present: Server) -> None:
@@ -96,6 +99,8 @@ async def test_rows_of_a_new_epoch_go_on_from_a_copy_though_the_clock_was_put_ba
     told.goes_on(LOST_SECONDS + 5, first)
     await asyncio.sleep(0)
     assert [one.kept.life for one in told.adoptions] == ["life-1"]
+    # Noted before it is done: a worker that was told the number has rows from before it.
+    assert told.numbers == [(1, 1)] and told.director.owners().adopted == 1
 
 
 class Busy:

@@ -113,6 +113,30 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "ROUNDS", 2)  # rows change until buckets are frozen
 
 
+async def test_rows_that_went_on_from_a_copy_are_known_as_such_wherever_they_move() -> None:
+    run = Run()
+    for _ in range(5):
+        run.push()
+    of, ids = MOVED[::2], np.array(sorted(run.expected.entries().ids.tolist()))
+    run.source.holder.adopted[of] = 3
+    await run.move(0)
+    holder = run.target.holder
+    assert np.array_equal(np.flatnonzero(holder.adopted == 3), of)
+    some, others = (ids[np.isin(buckets(ids), which)] for which in (of, np.setdiff1d(MOVED, of)))
+    assert len(some) and len(others)
+
+    def pull(ids: Ids, adopted: int) -> Verdict:
+        return holder.pull("w", "items", ids, 0, -1, 0.0, adopted=adopted)[0]
+
+    assert pull(some, 3) == pull(others, 2) == Verdict.DONE
+    with pytest.raises(ValueError, match="go on from a copy"):
+        pull(some, 2)
+    part = Gradients("items", some, np.ones(len(some), dtype=np.int64), torch.ones(len(some), 4), 1)
+    with pytest.raises(ValueError, match="go on from a copy"):
+        holder.push("w", 99, [part], 0.0, adopted=2)
+    run.check()
+
+
 async def test_hot_rows_that_change_are_copied_once_their_buckets_are_frozen() -> None:
     run = Run()
     hot = np.arange(4000, 4400, dtype=np.int64)

@@ -163,8 +163,30 @@ def test_worker_that_knows_other_tables_than_there_are_now_changes_nothing(
         of_late.step()
     with pytest.raises(ServerError, match="began anew"):
         late(ALL[:8])
+    # A push of before that comes only now, under a name that goes on, as all ranks' does.
+    push = messages.PushRequest(
+        worker=tables.worker,
+        sequence=tables.clock + 1,
+        gradients=[gradients(ALL[:8, 0].tolist(), 8)],
+        history=messages.History(epoch="before"),
+    )
+    with (
+        grpc.insecure_channel(servers.first) as channel,
+        pytest.raises(grpc.RpcError, match="began anew"),
+    ):
+        ParameterServerStub(channel).Push(push)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         assert torch.equal(module(ALL[:8]), before)
+
+
+def gradients(ids: list[int], rows: int) -> messages.Gradients:
+    return messages.Gradients(
+        table="items",
+        ids=pack(ids),
+        seen=pack([1] * len(ids)),
+        sums=np.ones((rows, 4)).tobytes(),
+        lr=1.0,
+    )
 
 
 def test_push_that_is_sent_twice_counts_once_and_nonsense_is_refused(servers: Servers) -> None:
@@ -174,15 +196,8 @@ def test_push_that_is_sent_twice_counts_once_and_nonsense_is_refused(servers: Se
     stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
 
     def push(ids: list[int], rows: int, sequence: int) -> int:
-        part = messages.Gradients(
-            table="items",
-            ids=pack(ids),
-            seen=pack([1] * len(ids)),
-            sums=np.ones((rows, 4)).tobytes(),
-            lr=1.0,
-        )
         request = messages.PushRequest(
-            worker=worker.tables.worker, sequence=sequence, gradients=[part]
+            worker=worker.tables.worker, sequence=sequence, gradients=[gradients(ids, rows)]
         )
         return int(stub.Push(request).verdict)
 

@@ -19,6 +19,7 @@ from elastic_trainer.embeddings.split_tables import SplitTables
 from elastic_trainer.parameter_server import known_servers
 from elastic_trainer.parameter_server.__main__ import EXIT_EPOCH
 from elastic_trainer.parameter_server.client import ServedTables, ServerError
+from elastic_trainer.proto.parameter_server_pb2 import History
 
 from tests.elastic_trainer.parameter_server.servers import ALL, Servers, Worker, embedding
 
@@ -192,6 +193,35 @@ def test_lost_server_is_followed_by_the_one_that_copied_its_rows(
     # All rows of the lost server are of one moment; no other row lost anything, none has it twice.
     lost = pushes_lost()
     assert len(lost) <= 2 and min(lost) >= 0 and 0 in lost, lost
+
+
+def test_worker_that_wants_rows_of_one_moment_is_refused_a_copys_though_it_saw_no_loss(
+    start: Callable[..., Servers], tmp_path: Path
+) -> None:
+    """A server is lost in a long step of it, comes back and holds what it held, as it was."""
+    servers = start("--copy-every", 0.2)
+    second, worker = servers.start(), Worker(servers)
+    worker.train_until(2)
+    time.sleep(1.0)  # so that there are copies
+    module = embedding(admit_after=2)
+    tables, ids = ServedTables([module], servers.first, patience=20), ALL[:200]
+    with torch.no_grad():
+        module(ids)
+    known = tables._servers
+    history = History(epoch=known.owners.epoch, adopted=known.owners.adopted)
+    tables.act_as("exact", 0, history)
+    module(ids).square().sum().backward()
+    known.find_owners = lambda: None  # type: ignore[method-assign]
+    servers.restart(second)
+    servers.wait_for_shares(2, adopted=history.adopted + 1)
+    # By servers, and not because it asked who holds what.
+    told = r"^parameter server .* go on from a copy"
+    with pytest.raises(ServerError, match=told), torch.no_grad():
+        module(ids)
+    with pytest.raises(ServerError, match=told):
+        tables.step()
+    with pytest.raises(ServerError, match=told):
+        tables.write(tmp_path)
 
 
 def test_first_server_gives_its_rows_away_before_it_ends(start: Callable[..., Servers]) -> None:

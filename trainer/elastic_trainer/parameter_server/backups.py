@@ -73,11 +73,12 @@ class Backups:
         if not member.may_serve or not member.is_meant(request.life, request.epoch):
             return messages.AdoptReply(adopted=False)
         source, buckets, share = request.source, unpack(request.buckets), member.share
+        turn, number = request.turn, request.number
         try:
             if request.given:
-                adopted = share.hold_again(source, buckets, request.turn)
+                adopted = share.hold_again(source, buckets, turn, number)
             else:
-                adopted = self.copies.adopt(source, buckets, share, request.epoch, request.turn)
+                adopted = self.copies.adopt(source, buckets, share, request.epoch, turn, number)
         except OSError as error:
             log.error("cannot read the copy of %s's rows: %s", source, error)
             self.copies.forget((source,), ())

@@ -180,6 +180,7 @@ class ServedTables:
                         ids=pack(ids[part]),
                         clock=self.clock if torch.is_grad_enabled() else READS_ONLY,
                         staleness=self._staleness,
+                        history=self._servers.history,
                     ),
                 )
                 for address, part in parts
@@ -258,6 +259,7 @@ class ServedTables:
             if not self._servers.owners.epoch:
                 raise NotYetError(self._servers.why)
             files.clear()
+            request.history.CopyFrom(self._servers.history)
             saved: list[int] = []
             asked = [(one, request) for one in self._servers.owners.addresses]
             for reply in self._servers.ask("Save", asked):
@@ -270,8 +272,9 @@ class ServedTables:
         self._servers.until_done(attempt)
         return {"place": request.place, "files": files}
 
-    def load(self, saved: Mapping[str, Any]) -> None:
-        """Have the servers go back to saved rows, with their optimizer's state.
+    def load(self, saved: Mapping[str, Any]) -> messages.History:
+        """Have the servers go back to saved rows, with their optimizer's state; return which rows
+        these are.
 
         Their number may be another one. By one worker; all others' ServedTables are made anew
         after it, as their next step would fail.
@@ -290,16 +293,22 @@ class ServedTables:
         )
         if not request.files:
             raise ValueError("`saved` names no files: expected what `save` returned")
-        self._load(request)
+        return self._load(request)
 
-    def _load(self, request: messages.LoadRequest) -> None:
-        def attempt() -> None:
-            if self._servers.ask("Load", [(self._servers.first, request)])[0] is None:
+    def _load(self, request: messages.LoadRequest) -> messages.History:
+        def attempt() -> messages.History:
+            reply = self._servers.ask("Load", [(self._servers.first, request)])[0]
+            if reply is None:
                 raise NotYetError(self._servers.why)
+            history: messages.History = reply.history
+            return history
 
         self.begin_anew()
-        self._servers.policy.call(attempt, transient=lambda error: isinstance(error, NotYetError))
+        history = self._servers.policy.call(
+            attempt, transient=lambda error: isinstance(error, NotYetError)
+        )
         self.begin_anew()
+        return history
 
     def begin_anew(self) -> None:
         """Be another worker, of whatever tables the servers have now: once a worker has loaded."""
@@ -308,10 +317,19 @@ class ServedTables:
         self._servers.forget()
         self.worker, self.clock = _new_name(), 0
 
-    def act_as(self, worker: str, clock: int) -> None:
+    def act_as(self, worker: str, clock: int, history: messages.History | None = None) -> None:
         """Be this worker, which has pushed so many steps. Several processes may be the same one,
-        where they push the same. From now on a lost server's rows may not go on from a copy."""
-        self.worker, self.clock, self._servers.exact = worker, clock, True
+        where they push the same.
+
+        Args:
+            history: which rows it goes on from: a lost server's may not go on from a copy, then.
+        """
+        self.worker, self.clock, self._servers.goes_on_from = worker, clock, history
+
+    @property
+    def history(self) -> messages.History | None:
+        """Return which rows this worker goes on from; None: any."""
+        return self._servers.goes_on_from
 
     def stand_at(self, clock: int) -> bool:
         """Return whether the servers have the rows of this step: whether none were lost, and no
@@ -334,12 +352,13 @@ class ServedTables:
             return False
         return newest <= clock
 
-    def clear(self) -> None:
-        """Have the servers begin with empty tables, whatever they hold, or have lost.
+    def clear(self) -> messages.History:
+        """Have the servers begin with empty tables, whatever they hold, or have lost; return which
+        rows these are.
 
         For a job without a commit, whose dense model begins anew, too. By one worker, as `load`.
         """
-        self._load(messages.LoadRequest())
+        return self._load(messages.LoadRequest())
 
     def observe(
         self,
@@ -443,7 +462,10 @@ class ServedTables:
                 for one, update, part in zip(self._embeddings, updates, of_updates, strict=True)
             ]
             request = messages.PushRequest(
-                worker=self.worker, sequence=sequence, gradients=gradients
+                worker=self.worker,
+                sequence=sequence,
+                gradients=gradients,
+                history=self._servers.history,
             )
             found.append((address, request, of_updates))
         return found

@@ -171,13 +171,15 @@ class Copies:
             found.append(Kept(source, of, copy.turns[of]))
         return found
 
-    def adopt(self, source: str, given: Buckets, share: Share, epoch: str, turn: int) -> bool:
+    def adopt(
+        self, source: str, given: Buckets, share: Share, epoch: str, turn: int, number: int
+    ) -> bool:
         """Have a share hold these buckets as they were copied. False where it can't."""
         for of, copy in self._all():
             if of == source and copy.epoch == epoch and copy.held[given].all():
                 if share.holder.held[given].any():
                     return False
-                share.adopt(copy.holder(), given, turn)
+                share.adopt(copy.holder(), given, turn, number)
                 copy.drop(given)
                 self._close_empty()
                 return True

@@ -45,7 +45,8 @@ class Director:
     Args:
         begin: makes the first server hold all buckets, of this epoch.
         order: has a move made, by a turn, of an epoch; returns whether it was.
-        adopt: has a copy's rows held, likewise; returns whether they are.
+        adopt: has a copy's rows held, by a turn, as the adoption of a number, of an epoch; returns
+            whether they are.
         file: what outlives this process.
 
     Raises:
@@ -56,7 +57,7 @@ class Director:
         self,
         begin: Callable[[str], None],
         order: Callable[[Move, int, str], Awaitable[bool]],
-        adopt: Callable[[Adoption, int, str], Awaitable[bool]],
+        adopt: Callable[[Adoption, int, int, str], Awaitable[bool]],
         file: EpochFile,
     ) -> None:
         self._file, self._noted = file, file.read()
@@ -119,6 +120,11 @@ class Director:
         """The tables' epoch; empty: nobody holds any yet."""
         return self._noted.name
 
+    @property
+    def adopted(self) -> int:
+        """Adoptions of copies that were begun."""
+        return self._noted.adopted
+
     def _try_to_note(self, noted: Epoch) -> bool:
         """Note what is so from now on. False where that can't be written; then it isn't so."""
         try:
@@ -147,7 +153,7 @@ class Director:
             gone=sorted(self._cannot_come_back(now)),
             lost=self._lost,
             superseded=self._noted.superseded,
-            adopted=len(self._noted.ended),
+            adopted=self._noted.adopted,
             keeper="" if kept_by is None else kept_by.address,
             keeper_life="" if kept_by is None else kept_by.life,
             released=server is not None and placement.is_released(server),
@@ -262,10 +268,12 @@ class Director:
     async def _have_adopted(self, adoption: Adoption) -> None:
         """End a life for good, then have a server hold what it held."""
         source, number = adoption.kept.life, len(adoption.kept.buckets)
-        if not self._end(source):
+        # Before it is done, so that whoever reads the number then goes on from rows before it.
+        number = self._noted.adopted + 1
+        if not self._end(source) or not self._try_to_note(replace(self._noted, adopted=number)):
             await asyncio.sleep(1.0)
             return
-        adopted = await self._adopt(adoption, self._next_turn(), self.epoch)
+        adopted = await self._adopt(adoption, self._next_turn(), number, self.epoch)
         self._moved = time.monotonic()
         log.warning(
             "%s %s the rows of %d buckets as it %s %s, which is gone",

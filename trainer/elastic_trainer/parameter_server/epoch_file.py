@@ -25,6 +25,8 @@ class Epoch:
     """By address, the lives that were heard of last."""
     ended: tuple[str, ...] = ()
     """Lives whose rows another server holds now."""
+    adopted: int = 0
+    """Adoptions of a copy that were begun."""
 
 
 class EpochFile:
@@ -54,7 +56,9 @@ class EpochFile:
         try:
             found = json.loads(self._path.read_text())
             superseded, ended = (tuple(map(str, found[one])) for one in ("superseded", "ended"))
-            return Epoch(str(found["name"]), superseded, dict(found["servers"]), ended)
+            # A version before counted none: each life that ended may have been one.
+            adopted = int(found.get("adopted", len(ended)))
+            return Epoch(str(found["name"]), superseded, dict(found["servers"]), ended, adopted)
         except FileNotFoundError:
             return Epoch()
         except (ValueError, KeyError, TypeError, AttributeError) as error:

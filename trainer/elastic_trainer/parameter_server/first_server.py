@@ -84,7 +84,8 @@ class FirstServer:
         self._begin(self._director.epoch)
         self._backups.copies.forget((), self._director.owners().superseded)
         self._report_itself()
-        return messages.LoadReply(verdict=messages.DONE)
+        history = messages.History(epoch=self._director.epoch, adopted=self._director.adopted)
+        return messages.LoadReply(verdict=messages.DONE, history=history)
 
     async def Report(self, request: Any, context: Any) -> Any:  # noqa: N802
         server = await checked(context, lambda: read_report(request))

@@ -65,6 +65,8 @@ class Holder:
         self.turns = np.zeros(BUCKETS, dtype=np.int64)
         """By bucket, the turn by which it came here; of one with two holders' rows, the later one's
         are newer."""
+        self.adopted = np.zeros(BUCKETS, dtype=np.int64)
+        """By bucket, the number of the last adoption that its rows went through; 0: of none."""
         self.steps = 0
         """Steps of all workers that were pushed here."""
         self._applied: dict[str, NDArray[np.int64]] = {}
@@ -88,11 +90,20 @@ class Holder:
         return known
 
     def pull(
-        self, worker: str, table: str, ids: Ids, clock: int, staleness: int, now: float
+        self,
+        worker: str,
+        table: str,
+        ids: Ids,
+        clock: int,
+        staleness: int,
+        now: float,
+        *,
+        adopted: int | None = None,
     ) -> tuple[Verdict, torch.Tensor | None]:
+        """Raises ValueError where they can't be ids, or rows were adopted later than `adopted`."""
         check_ids(table, ids)
         words = hash_ids(ids)
-        verdict = self._verdict(worker, [table], [buckets_of(words)])
+        verdict = self._verdict(worker, [table], [buckets_of(words)], adopted)
         if verdict is not Verdict.DONE:
             return verdict, None
         if clock != READS_ONLY:
@@ -102,14 +113,21 @@ class Holder:
         return verdict, self.tables[table].pull(ids, words)
 
     def push(
-        self, worker: str, sequence: int, gradients: Sequence[Gradients], now: float
+        self,
+        worker: str,
+        sequence: int,
+        gradients: Sequence[Gradients],
+        now: float,
+        *,
+        adopted: int | None = None,
     ) -> Verdict:
-        """Raises ValueError, and does nothing, where they don't fit their tables."""
+        """Raises ValueError, and does nothing, where they don't fit their tables, or rows were
+        adopted later than `adopted`."""
         for one in gradients:
             check_ids(one.table, one.ids)
         names = [one.table for one in gradients]
         touched = [buckets(one.ids) for one in gradients]
-        verdict = self._verdict(worker, names, touched)
+        verdict = self._verdict(worker, names, touched, adopted)
         if verdict is not Verdict.DONE:
             return verdict
         for one in gradients:
@@ -140,12 +158,27 @@ class Holder:
         for worker in self.clocks.forgotten(now):
             self._applied.pop(worker, None)
 
-    def _verdict(self, worker: str, tables: Sequence[str], touched: Sequence[Buckets]) -> Verdict:
+    def refuse_adopted(self, of: Buckets, after: int | None) -> None:
+        """Raises ValueError where some of these buckets went through a later adoption."""
+        if after is not None and (self.adopted[of] > after).any():
+            raise ValueError(
+                "rows of a server that was lost go on from a copy, so that they are some steps "
+                "behind: expected them to go back to a commit with all others"
+            )
+
+    def _verdict(
+        self,
+        worker: str,
+        tables: Sequence[str],
+        touched: Sequence[Buckets],
+        adopted: int | None,
+    ) -> Verdict:
         if worker not in self.clocks.steps or any(one not in self.tables for one in tables):
             return Verdict.NOT_OPEN
         for where in touched:
             if not self.held[where].all():
                 return Verdict.NOT_OWNER
+            self.refuse_adopted(where, adopted)
             if self.frozen[where].any():
                 return Verdict.LATER
         return Verdict.DONE
@@ -162,6 +195,7 @@ class Holder:
         applied: Mapping[str, NDArray[np.int64]],
         steps: Mapping[str, int],
         turns: NDArray[np.int64] | int,
+        adopted: NDArray[np.int64] | int = 0,
     ) -> None:
         """Hold these buckets, whose rows are here, with what they have taken of each worker."""
         for worker, sequences in applied.items():
@@ -172,6 +206,7 @@ class Holder:
                 table.step = max(table.step, step)
         self.held[given] = True
         self.turns[given] = turns
+        self.adopted[given] = adopted
 
     def drop_rows(self, given: Buckets) -> None:
         """Have no rows of these buckets, held or not."""

@@ -65,8 +65,8 @@ class KnownServers:
         self.owners = messages.Owners()
         self.owner_of: NDArray[np.int64] = np.full(BUCKETS, NOBODY, dtype=np.int64)
         """By bucket, the place of its holder's address."""
-        self.exact = False
-        """True: a lost server's rows may not go on from a copy."""
+        self.goes_on_from: messages.History | None = None
+        """Which rows; None: any, a lost server's from a copy, too."""
         self._map_is_old = False
         """One that was asked says that others hold some of it."""
         self.why = "nobody was asked yet"
@@ -80,7 +80,12 @@ class KnownServers:
 
     def forget(self) -> None:
         """Know nothing of who holds what; they may have other tables now."""
-        self.owners, self.exact = messages.Owners(), False
+        self.owners, self.goes_on_from = messages.Owners(), None
+
+    @property
+    def history(self) -> messages.History:
+        """Return which rows are asked for."""
+        return self.goes_on_from or messages.History(epoch=self.owners.epoch)
 
     def holders(self) -> list[str]:
         """Return the addresses of servers that hold something."""
@@ -149,12 +154,13 @@ class KnownServers:
         found = self.ask_one("FindOwners", self.first, messages.FindOwnersRequest(), self._seconds)
         if found is None:
             raise NotYetError(self.why)
-        if self.owners.epoch and found.epoch and found.epoch != self.owners.epoch:
+        history = self.history
+        if history.epoch and found.epoch and found.epoch != history.epoch:
             raise ServerError(
                 f"the parameter servers of {self.first} began anew, without the rows that this "
                 "worker has trained: start the workers anew, too"
             )
-        if self.exact and self.owners.epoch and found.adopted != self.owners.adopted:
+        if found.epoch and history.HasField("adopted") and found.adopted != history.adopted:
             raise ServerError(
                 f"{self.first}: rows of a server that was lost go on from a copy, so that they "
                 "are some steps behind: they have to go back to a commit with all others"

@@ -147,6 +147,7 @@ async def _ask_to_take(holder: Holder, move: str, order: Order) -> Taken:
         life=order.taker,
         epoch=order.epoch,
         turn=order.turn,
+        adopted=pack(holder.adopted[order.given]),
         **parts.pushes_in(holder, order.given),
     )
     asked = False

@@ -29,14 +29,19 @@ class Orders:
             return bool((await self._stubs.of(move.source.address).Give(request)).given)
         return False
 
-    async def adopt(self, adoption: Adoption, turn: int, epoch: str) -> bool:
-        """Have a server hold what it has a copy of. Return whether it does."""
+    async def adopt(self, adoption: Adoption, turn: int, number: int, epoch: str) -> bool:
+        """Have a server hold what it has a copy of. Return whether it does.
+
+        Args:
+            number: of the adoption.
+        """
         request = messages.AdoptRequest(
             life=adoption.keeper.life,
             source=adoption.kept.life,
             buckets=pack(adoption.kept.buckets),
             given=adoption.kept.given,
             turn=turn,
+            number=number,
             epoch=epoch,
         )
         with contextlib.suppress(grpc.RpcError):

@@ -75,8 +75,13 @@ def pushes_in(holder: Holder, given: Buckets) -> dict[str, Any]:
     }
 
 
-def hold_as_told(holder: Holder, told: Any, turns: NDArray[np.int64] | int) -> None:
+def hold_as_told(
+    holder: Holder,
+    told: Any,
+    turns: NDArray[np.int64] | int,
+    adopted: NDArray[np.int64] | int = 0,
+) -> None:
     """Hold the buckets of a message, whose rows are here, with the pushes that it says."""
     applied = {one.worker: unpack(one.sequences) for one in told.applied}
     steps = {one.table: one.step for one in told.steps}
-    holder.hold(unpack(told.buckets), applied, steps, turns)
+    holder.hold(unpack(told.buckets), applied, steps, turns, adopted)

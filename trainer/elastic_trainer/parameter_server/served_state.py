@@ -21,6 +21,7 @@ from elastic_trainer.checkpoint.recovery import NOTHING, Identity
 from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.embeddings.exchange import Update, summed
 from elastic_trainer.parameter_server.server_error import ServerError
+from elastic_trainer.proto import parameter_server_pb2 as messages
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.attachment import Attachments
 from elastic_trainer.store.errors import StorageError, UnavailableError
@@ -52,6 +53,8 @@ class ServedState:
         self._pending: tuple[Identity, list[Update]] | None = None
         """A step of which this rank knows all, and that it has not applied."""
         self._newest, self._whole = NOTHING, False
+        self._history: messages.History | None = None
+        """Which rows the ranks whose state is the newest go on from."""
         self._files: dict[str, Any] = {}
         self._base = NOTHING
         """Identity of the save with all rows that the last one of this round goes back to."""
@@ -112,9 +115,14 @@ class ServedState:
     def meet(self, group: ProcessGroup, live: Identity) -> bool:
         self._group = group
         self._newest = max(group.gather(live))
+        # None: of another state, or of one that others handed over to this rank.
+        history = self._tables.history if live == self._newest != NOTHING else None
         # Who was lost may have applied a step that nobody here has.
-        stands = live == NOTHING or live != self._newest or self._tables.stand_at(live[1])
-        self._whole = self._newest != NOTHING and all(group.gather(stands))
+        stands = history is None or self._tables.stand_at(live[1])
+        said = group.gather((stands, history))
+        self._history = next((one for _, one in said if one is not None), None)
+        stand = all(stands for stands, _ in said) and self._history is not None
+        self._whole = self._newest != NOTHING and stand
         return self._whole
 
     def load(self, storage: Storage, saved: Mapping[str, Any]) -> None:
@@ -126,8 +134,9 @@ class ServedState:
             if self._pending is not None and self._pending[0] == identity:
                 self.apply()
         else:
-            self._go_back(storage if identity != NOTHING else None)
-        self._tables.act_as(self.name, identity[1])
+            self._history = self._go_back(storage if identity != NOTHING else None)
+        # The same for all, so that none takes rows that were adopted meanwhile for the step's.
+        self._tables.act_as(self.name, identity[1], self._history)
         self._identity, self._pending = identity, None
         self._group.barrier()
 
@@ -178,16 +187,17 @@ class ServedState:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._files = dict(state_dict)
 
-    def _go_back(self, storage: Storage | None) -> None:
-        """Have the servers begin with empty tables, or with what the commit has."""
-        problem = None
+    def _go_back(self, storage: Storage | None) -> messages.History:
+        """Have the servers begin with empty tables, or with what the commit has; return which rows
+        these are."""
+        history, problem = None, None
         if self._group.rank == 0:
             try:
                 if storage is None:
-                    self._tables.clear()
+                    history = self._tables.clear()
                 else:
                     folder = _folder(storage)
-                    self._tables.load(
+                    history = self._tables.load(
                         {
                             **_within(folder, self._files),
                             "before": [
@@ -197,10 +207,11 @@ class ServedState:
                     )
             except (StorageError, ServerError) as error:
                 problem = str(error)
-        problem = self._group.from_rank(0, problem)
-        if problem is not None:
+        history, problem = self._group.from_rank(0, (history, problem))
+        if history is None:
             raise StorageError(problem)
         self._tables.begin_anew()
+        return history
 
 
 def _within(folder: str, saved: Mapping[str, Any]) -> dict[str, Any]:

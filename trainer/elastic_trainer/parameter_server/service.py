@@ -52,12 +52,7 @@ class Service:
 
     async def Open(self, request: Any, context: Any) -> Any:  # noqa: N802
         def opened() -> Any:
-            # Who trains on went on from other rows than there are now, and would not notice.
-            if request.epoch and self._epoch() not in ("", request.epoch):
-                raise ValueError(
-                    "the parameter servers began anew, without the rows that this worker has "
-                    "trained: start the workers anew, too"
-                )
+            self._refuse_other_epoch(request.epoch)
             for text in request.tables:
                 self.holder.add_table(text)
             clock = self.holder.clocks.open(request.worker, request.clock, time.monotonic())
@@ -73,6 +68,7 @@ class Service:
         ids = await checked(context, lambda: unpack(request.ids))
 
         def pulled() -> Any:
+            self._refuse_other_epoch(request.history.epoch)
             verdict, rows = self.holder.pull(
                 request.worker,
                 request.table,
@@ -80,6 +76,7 @@ class Service:
                 request.clock,
                 request.staleness,
                 time.monotonic(),
+                adopted=adopted_in(request.history),
             )
             told = messages.Verdict.Value(verdict.name)
             return PullReply(told, b"" if rows is None else rows.numpy())
@@ -93,6 +90,8 @@ class Service:
 
     async def Push(self, request: Any, context: Any) -> Any:  # noqa: N802
         def pushed() -> Any:
+            # One that was put off, or comes late, may be of rows before a load.
+            self._refuse_other_epoch(request.history.epoch)
             tables = self.holder.tables
             if any(one.table not in tables for one in request.gradients):
                 return messages.PushReply(verdict=messages.NOT_OPEN)
@@ -102,7 +101,13 @@ class Service:
                 sums = unpack_floats(one.sums, settings.width, settings.dtype)
                 parts.append(Gradients(one.table, unpack(one.ids), unpack(one.seen), sums, one.lr))
             at = time.perf_counter()
-            verdict = self.holder.push(request.worker, request.sequence, parts, time.monotonic())
+            verdict = self.holder.push(
+                request.worker,
+                request.sequence,
+                parts,
+                time.monotonic(),
+                adopted=adopted_in(request.history),
+            )
             if verdict is Verdict.DONE:
                 rows = sum(len(one.ids) for one in parts)
                 self._meter.took("update", rows, time.perf_counter() - at)
@@ -113,6 +118,15 @@ class Service:
 
         began = time.perf_counter()
         return await self._served(context, pushed, messages.PushReply(verdict=messages.LATER))
+
+    def _refuse_other_epoch(self, epoch: str) -> None:
+        """Raises ValueError: who trains on went on from other rows than there are now, and would
+        not notice."""
+        if epoch and self._epoch() not in ("", epoch):
+            raise ValueError(
+                "the parameter servers began anew, without the rows that this worker has trained: "
+                "start the workers anew, too"
+            )
 
     async def _served(self, context: Any, serve: Callable[[], Any], later: Any) -> Any:
         """Return what `serve` does, again while it says LATER, for a moment."""
@@ -129,6 +143,11 @@ class Service:
                 await asyncio.sleep(POLL_SECONDS)
             finally:
                 self._put_off -= 1
+
+
+def adopted_in(history: Any) -> int | None:
+    """Return the last adoption before the rows that a worker goes on from; None: any may be."""
+    return int(history.adopted) if history.HasField("adopted") else None
 
 
 async def checked(context: Any, call: Callable[[], T]) -> T:

@@ -51,7 +51,7 @@ class Share:
         if mask is not None:
             self._drop(given[mask[given] & (self.holder.turns[given] == turns)])
 
-    def hold_again(self, taker: str, given: Buckets, turn: int) -> bool:
+    def hold_again(self, taker: str, given: Buckets, turn: int, number: int = 0) -> bool:
         """Hold buckets as they were when this life took them. False where they aren't here."""
         mask = self._given.get(taker)
         if mask is None or not mask[given].all() or self.holder.held[given].any():
@@ -59,7 +59,7 @@ class Share:
         self._keep_no_longer(given)
         for table in self.holder.tables.values():
             table.wake(given.tolist())
-        self.holder.hold(given, {}, {}, turn)
+        self.holder.hold(given, {}, {}, turn, number)
         return True
 
     # ---- coming
@@ -104,18 +104,23 @@ class Share:
             return told.move in self._taken
         del self._coming[told.move]
         self._taken.add(told.move)
-        hold_as_told(self.holder, told, told.turn)
+        adopted = unpack(told.adopted) if told.adopted else 0  # of a server that doesn't know yet
+        hold_as_told(self.holder, told, told.turn, adopted)
         return True
 
-    def adopt(self, copy: Holder, given: Buckets, turn: int = 0) -> None:
-        """Hold buckets, of which none is held here, as a copy has them."""
+    def adopt(self, copy: Holder, given: Buckets, turn: int = 0, number: int = 0) -> None:
+        """Hold buckets, of which none is held here, as a copy has them.
+
+        Args:
+            number: of the adoption.
+        """
         self._expect_no_longer(given)
         self._drop(given)
         for table in copy.tables.values():
             mine = self.holder.add_table(write_settings(table.settings))
             mine.copy(table, given.tolist())
             mine.step = max(mine.step, table.step)
-        self.holder.hold(given, copy.applied_in(given), {}, turn)
+        self.holder.hold(given, copy.applied_in(given), {}, turn, number)
 
     def _expect_no_longer(self, given: Buckets) -> None:
         """Forget moves of any of these buckets, whose givers' lives are over."""

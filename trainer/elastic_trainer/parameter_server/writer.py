@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from elastic_trainer.embeddings.export import Changes, ExportLog, part
 from elastic_trainer.parameter_server.files import Saved, write_file
 from elastic_trainer.parameter_server.member import Member
+from elastic_trainer.parameter_server.service import adopted_in, checked
 from elastic_trainer.parameter_server.share import Share
 from elastic_trainer.parameter_server.snapshot import (
     Snapshot,
@@ -37,6 +38,9 @@ class Writer:
         held = share.holder.held & ~share.holder.frozen
         if not held.any() or not self._member.may_serve:
             return messages.SaveReply()
+        if not request.export:  # in which rows of several moments may be
+            after = adopted_in(request.history)
+            await checked(context, lambda: share.holder.refuse_adopted(np.flatnonzero(held), after))
         try:
             saved = await self.write(request, share, held)
         except TornError:

@@ -37,18 +37,28 @@ class OpenReply(_message.Message):
     def __init__(self, clock: _Optional[int] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("worker", "table", "ids", "clock", "staleness")
+    __slots__ = ("worker", "table", "ids", "clock", "staleness", "history")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     worker: str
     table: str
     ids: bytes
     clock: int
     staleness: int
-    def __init__(self, worker: _Optional[str] = ..., table: _Optional[str] = ..., ids: _Optional[bytes] = ..., clock: _Optional[int] = ..., staleness: _Optional[int] = ...) -> None: ...
+    history: History
+    def __init__(self, worker: _Optional[str] = ..., table: _Optional[str] = ..., ids: _Optional[bytes] = ..., clock: _Optional[int] = ..., staleness: _Optional[int] = ..., history: _Optional[_Union[History, _Mapping]] = ...) -> None: ...
+
+class History(_message.Message):
+    __slots__ = ("epoch", "adopted")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ADOPTED_FIELD_NUMBER: _ClassVar[int]
+    epoch: str
+    adopted: int
+    def __init__(self, epoch: _Optional[str] = ..., adopted: _Optional[int] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("verdict", "rows")
@@ -59,14 +69,16 @@ class PullReply(_message.Message):
     def __init__(self, verdict: _Optional[_Union[Verdict, str]] = ..., rows: _Optional[bytes] = ...) -> None: ...
 
 class PushRequest(_message.Message):
-    __slots__ = ("worker", "sequence", "gradients")
+    __slots__ = ("worker", "sequence", "gradients", "history")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     worker: str
     sequence: int
     gradients: _containers.RepeatedCompositeFieldContainer[Gradients]
-    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradients, _Mapping]]] = ...) -> None: ...
+    history: History
+    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradients, _Mapping]]] = ..., history: _Optional[_Union[History, _Mapping]] = ...) -> None: ...
 
 class Gradients(_message.Message):
     __slots__ = ("table", "ids", "seen", "sums", "lr")
@@ -121,20 +133,22 @@ class Owners(_message.Message):
     def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., owners: _Optional[bytes] = ..., gone: _Optional[_Iterable[str]] = ..., lost: _Optional[str] = ..., released: _Optional[bool] = ..., superseded: _Optional[_Iterable[str]] = ..., keeper: _Optional[str] = ..., keeper_life: _Optional[str] = ..., adopted: _Optional[int] = ..., outdated: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
-    __slots__ = ("place", "export", "number", "base", "save", "after")
+    __slots__ = ("place", "export", "number", "base", "save", "after", "history")
     PLACE_FIELD_NUMBER: _ClassVar[int]
     EXPORT_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     place: str
     export: str
     number: int
     base: bool
     save: str
     after: str
-    def __init__(self, place: _Optional[str] = ..., export: _Optional[str] = ..., number: _Optional[int] = ..., base: _Optional[bool] = ..., save: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+    history: History
+    def __init__(self, place: _Optional[str] = ..., export: _Optional[str] = ..., number: _Optional[int] = ..., base: _Optional[bool] = ..., save: _Optional[str] = ..., after: _Optional[str] = ..., history: _Optional[_Union[History, _Mapping]] = ...) -> None: ...
 
 class SaveReply(_message.Message):
     __slots__ = ("name", "size", "digest", "buckets")
@@ -167,10 +181,12 @@ class LoadRequest(_message.Message):
     def __init__(self, files: _Optional[_Iterable[_Union[SavedFile, _Mapping]]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LoadReply(_message.Message):
-    __slots__ = ("verdict",)
+    __slots__ = ("verdict", "history")
     VERDICT_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     verdict: Verdict
-    def __init__(self, verdict: _Optional[_Union[Verdict, str]] = ...) -> None: ...
+    history: History
+    def __init__(self, verdict: _Optional[_Union[Verdict, str]] = ..., history: _Optional[_Union[History, _Mapping]] = ...) -> None: ...
 
 class CloseRequest(_message.Message):
     __slots__ = ("worker",)
@@ -304,7 +320,7 @@ class ReceiveReply(_message.Message):
     def __init__(self, accepted: _Optional[bool] = ...) -> None: ...
 
 class TakeRequest(_message.Message):
-    __slots__ = ("move", "life", "buckets", "applied", "steps", "epoch", "turn")
+    __slots__ = ("move", "life", "buckets", "applied", "steps", "epoch", "turn", "adopted")
     MOVE_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
@@ -312,6 +328,7 @@ class TakeRequest(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
+    ADOPTED_FIELD_NUMBER: _ClassVar[int]
     move: str
     life: str
     buckets: bytes
@@ -319,7 +336,8 @@ class TakeRequest(_message.Message):
     steps: _containers.RepeatedCompositeFieldContainer[Step]
     epoch: str
     turn: int
-    def __init__(self, move: _Optional[str] = ..., life: _Optional[str] = ..., buckets: _Optional[bytes] = ..., applied: _Optional[_Iterable[_Union[Applied, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., epoch: _Optional[str] = ..., turn: _Optional[int] = ...) -> None: ...
+    adopted: bytes
+    def __init__(self, move: _Optional[str] = ..., life: _Optional[str] = ..., buckets: _Optional[bytes] = ..., applied: _Optional[_Iterable[_Union[Applied, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., epoch: _Optional[str] = ..., turn: _Optional[int] = ..., adopted: _Optional[bytes] = ...) -> None: ...
 
 class Applied(_message.Message):
     __slots__ = ("worker", "sequences")
@@ -390,20 +408,22 @@ class KeepReply(_message.Message):
     def __init__(self, kept: _Optional[bool] = ...) -> None: ...
 
 class AdoptRequest(_message.Message):
-    __slots__ = ("life", "source", "buckets", "epoch", "turn", "given")
+    __slots__ = ("life", "source", "buckets", "epoch", "turn", "given", "number")
     LIFE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
     GIVEN_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     life: str
     source: str
     buckets: bytes
     epoch: str
     turn: int
     given: bool
-    def __init__(self, life: _Optional[str] = ..., source: _Optional[str] = ..., buckets: _Optional[bytes] = ..., epoch: _Optional[str] = ..., turn: _Optional[int] = ..., given: _Optional[bool] = ...) -> None: ...
+    number: int
+    def __init__(self, life: _Optional[str] = ..., source: _Optional[str] = ..., buckets: _Optional[bytes] = ..., epoch: _Optional[str] = ..., turn: _Optional[int] = ..., given: _Optional[bool] = ..., number: _Optional[int] = ...) -> None: ...
 
 class AdoptReply(_message.Message):
     __slots__ = ("adopted",)
