@@ -35,6 +35,7 @@ from elastic_trainer.link.message import (
     encode,
 )
 from elastic_trainer.link.worker_link import ROUND_VARIABLE, SOCKET_VARIABLE
+from elastic_trainer.store.copier import OVERLAP_VARIABLE
 from elastic_trainer.store.slot import MEMORY_VARIABLE
 
 from tests.elastic_trainer.sharded_harness import (
@@ -265,6 +266,7 @@ class LoopTraining(Training):
                         "LOCAL_WORLD_SIZE": str(self.local),
                         "GROUP_RANK": str(node),
                         "HARNESS_EVERY": str(every),
+                        OVERLAP_VARIABLE: "0",  # states this small, too
                         **gpu,
                     },
                 )

@@ -160,13 +160,14 @@ class Checkpointer:
         refuse_silent_aborts(backend(), os.environ)
         self._held: ModelState | None = None
         self._copier: Copier | None = None
+        self._overlaps = overlaps and not self._split
+        self._overlap_bytes: int | None = None
+        """A state from so many bytes on is copied while training goes on; None: none is."""
         self._memory = memory
         self._shards: Shards | None = None
         if model is not None and optimizer is not None:
             self._hold(model, optimizer, {**(extra or {}), **self._split.follow(data)})
-        replicated = not self._split and self._held is not None and not self._held.sharded
-        least = overlap_bytes(self._copier, os.environ) if overlaps and replicated else None
-        self._unfollowed: tuple[Slot, Label] | tuple[None, None] | None = None
+        self._unfollowed: tuple[Slot | None, Label | None] | None = None
         """The save of a sharded state that no mirror follows yet."""
         self._left_alone: Identity | None = None
         """The sharded state with which this process left the last fence, where that waited for no
@@ -175,7 +176,6 @@ class Checkpointer:
         """The step that was to be saved last."""
         self._narrow = False
         """Some node's memory has room for one state, which is lost as the next one is saved."""
-        self._overlaps, self._overlap_bytes = least is not None, least or 0
         self._snapshot: Snapshot | None = None
         """The save to memory that is under way."""
         if self._overlaps:
@@ -214,6 +214,7 @@ class Checkpointer:
         refuse_beside_split(self._split, extra, sharded=state.sharded)
         # One for all worlds: it knows what memory it has pinned.
         self._copier = self._copier or copier_of(state.model)
+        self._overlap_bytes = overlap_bytes(self._copier, os.environ) if self._overlaps else None
         if self._memory is None and self.link.agent:
             self._memory = Memory.from_environment(
                 self.link, every_rank=state.sharded, copier=self._copier
@@ -357,7 +358,7 @@ class Checkpointer:
             memory.mirror.found(identity)
             return
         memory.mirror.spared = mirrored
-        shards.mirror(*(own or self._save_to_memory()))
+        shards.mirror(*(own or self._save_to_memory()), whole=self._whole)
         if any(was_alone for _, _, was_alone in said):
             shards.await_mirrors()
 
@@ -429,15 +430,23 @@ class Checkpointer:
         if whole:
             self._tell(snapshot.slot, snapshot.label)
             return
-        self._overlaps = False  # else a forward that changes weights would let none be saved
+        # Else a forward that changes weights would let none be saved.
+        self._overlaps, self._overlap_bytes = False, None
         log.warning(
             "the copy of step %d in memory isn't used, as weights or moments were changed between "
             "that step and the next one's application, and training waits for all later copies: "
             "change them in apply",
             snapshot.label.step,
         )
-        if self.saved == snapshot.label.step:
+        # Of a sharded state it may be torn on this rank alone, and all save at the same steps.
+        if self.saved == snapshot.label.step and self._shards is None:
             self.saved = None
+
+    @property
+    def _whole(self) -> Callable[[], bool] | None:
+        """Return what waits for the save that is under way, in any thread, and tells whether it
+        went well; None where none is."""
+        return None if self._snapshot is None else self._snapshot.close
 
     def save_if_due(self) -> None:
         """After a step was applied. On all ranks, who save at the same steps."""
@@ -689,7 +698,7 @@ class Checkpointer:
             if shards is not None and not follows:
                 self._unfollowed = saved
             elif shards is not None:
-                shards.saved(*saved)
+                shards.saved(*saved, whole=self._whole)
             elif saved == (None, None) and self._group.rank == 0 and not self._storage_has_it():
                 if self.storage.calls.stuck and not waits:
                     self.saved = None
@@ -732,9 +741,7 @@ class Checkpointer:
         memory = self._memory if self._group.rank == 0 else None
         return self._group.from_rank(0, memory.unstored() if memory is not None else "")
 
-    def _save_to_memory(
-        self, unstored: str | None = None
-    ) -> tuple[Slot, Label] | tuple[None, None]:
+    def _save_to_memory(self, unstored: str | None = None) -> tuple[Slot | None, Label | None]:
         """Nothing where this rank has no slots, or there is no room.
 
         Args:
@@ -757,7 +764,7 @@ class Checkpointer:
             *(self._place, self._memory.layout),
         )
         try:
-            if self._overlaps and blob.size >= self._overlap_bytes:
+            if self._overlap_bytes is not None and blob.size >= self._overlap_bytes:
                 self._snapshot = self._memory.begin(label, blob, self.state.steady(), unstored)
                 return self._snapshot.slot, label
             slot = self._memory.save(label, blob, unstored)

@@ -154,6 +154,9 @@ class Peers:
             self._changed.wait_for(idle, ENDING_SECONDS)
 
 
+_Item = tuple[tuple[Slot, Label] | None, Callable[[], bool] | None]
+
+
 class _Close:
     """The last item: the thread ends."""
 
@@ -170,7 +173,7 @@ class Lockstep:
     def __init__(self, name: str, work: Callable[[Slot, Label, Peers], bool]) -> None:
         self._name, self._work = name, work
         self._peers = Peers(_get_default_store())
-        self._items: queue.Queue[tuple[Slot, Label] | type[_Close] | None] = queue.Queue()
+        self._items: queue.Queue[_Item | type[_Close]] = queue.Queue()
         self._slots: dict[int, tuple[Slot, Label]] = {}
         """By step, the newest few."""
         self._done = -1
@@ -181,9 +184,15 @@ class Lockstep:
         self._watcher.start()
         atexit.register(self._ending)
 
-    def saved(self, item: tuple[Slot, Label] | None) -> None:
-        """This rank has saved to memory, or could not."""
-        self._items.put(item)
+    def saved(
+        self, item: tuple[Slot, Label] | None, whole: Callable[[], bool] | None = None
+    ) -> None:
+        """This rank has saved to memory, or could not.
+
+        Args:
+            whole: waits for a save that is under way; returns whether it went well.
+        """
+        self._items.put((item, whole))
 
     @property
     def failure(self) -> BaseException | None:
@@ -215,34 +224,39 @@ class Lockstep:
             self._watcher.join(ENDING_SECONDS)
 
     def _run(self) -> None:
-        while True:
-            item = self._items.get()
-            if item is _Close:
-                self._items.task_done()
-                self._peers.set_working(False)  # who waits for its end looks again
-                atexit.unregister(self._ending)
-                return
-            assert not isinstance(item, type)
-            self._peers.set_working(True)
-            try:
-                if self._peers.failure is None:
-                    self._turn(item)
-            except BaseException as error:  # of this thread alone, and the other ranks wait
-                reason = error
-                if isinstance(error, RuntimeError):  # a wait breaks when its peer has failed
-                    reason = self._peers.told() or error
-                self._peers.fail(reason)
-            finally:
-                self._items.task_done()
-                self._peers.set_working(False)
+        while self._take_next():  # where it waits for one it holds nothing of the last
+            pass
+        atexit.unregister(self._ending)
+
+    def _take_next(self) -> bool:
+        """Wait for an item, and work on it; return False where it was the last."""
+        item = self._items.get()
+        if isinstance(item, type):
+            self._items.task_done()
+            self._peers.set_working(False)  # who waits for its end looks again
+            return False
+        self._peers.set_working(True)
+        try:
+            if self._peers.failure is None:
+                self._turn(item)
+        except BaseException as error:  # of this thread alone, and the other ranks wait
+            reason = error
+            if isinstance(error, RuntimeError):  # a wait breaks when its peer has failed
+                reason = self._peers.told() or error
+            self._peers.fail(reason)
+        finally:
+            self._items.task_done()
+            self._peers.set_working(False)
+        return True
 
     def _watch(self) -> None:
         self._peers.watch()
         if not self._left.wait(LEAVING_SECONDS):
             log.warning("no further %s in the background: %r", self._name, self._peers.failure)
 
-    def _turn(self, item: tuple[Slot, Label] | None) -> None:
-        if item is not None:
+    def _turn(self, saved: _Item) -> None:
+        item, whole = saved
+        if item is not None and (whole is None or whole()):
             self._slots[item[1].step] = item
             for old in sorted(self._slots)[:-KEPT]:
                 del self._slots[old]

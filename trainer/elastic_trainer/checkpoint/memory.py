@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from elastic_trainer.checkpoint.mirror import Mirror
@@ -146,7 +147,11 @@ class Memory:
         return self._slots.write(label, blob)
 
     def begin(
-        self, label: Label, blob: Blob, steady: Collection[int], unstored: str | None = None
+        self,
+        label: Label,
+        blob: Blob,
+        steady: Mapping[int, Collection[torch.Tensor]],
+        unstored: str | None = None,
     ) -> Snapshot:
         """Save while training goes on, see Snapshot. Raises SlotError as Slots.write.
 

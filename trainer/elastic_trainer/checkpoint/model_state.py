@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
@@ -241,22 +242,28 @@ class ModelState:
         devices = (one.device for one in self.model.parameters())
         return next((device for device in devices if device.type == "cuda"), None)
 
-    def steady(self) -> frozenset[int]:
-        """Return the addresses of what only the application of a step changes: the parameters that
-        optimizers have, and the optimizers' state for them."""
+    def steady(self) -> dict[int, set[torch.Tensor]]:
+        """Return what only the application of a step changes, by the address of its memory: the
+        parameters that optimizers have, and the optimizers' state for them. Of a sharded tensor
+        both it and this rank's part, whose changes torch counts apart."""
         optimizers = [
             one
             for one in (self.optimizer, *self.extra.values())
             if isinstance(one, torch.optim.Optimizer)
         ]
-        found = set()
+        held = list[Any]()
         for optimizer in optimizers:
             for parameter, state in optimizer.state.items():
-                held = [parameter, *(state.values() if isinstance(state, dict) else ())]
-                found |= {one.data_ptr() for one in held if isinstance(one, torch.Tensor)}
+                held += [parameter, *(state.values() if isinstance(state, dict) else ())]
             for group in optimizer.param_groups:
-                found |= {parameter.data_ptr() for parameter in group["params"]}
-        return frozenset(found)
+                held += group["params"]
+        found = defaultdict[int, set[torch.Tensor]](set)
+        with torch.no_grad():  # else a part is a new view of it
+            for one in held:
+                if isinstance(one, torch.Tensor):
+                    here = one.to_local() if isinstance(one, DTensor) else one
+                    found[here.data_ptr()] |= {one, here}
+        return found
 
     def give_generators(self, state: Mapping[str, Any]) -> None:
         """To the rank that saved them. Others keep what their script seeded: alike ones would drop

@@ -72,8 +72,14 @@ class BackgroundWork:
         self._renewal = Renewal()
         self._lockstep = Lockstep(name, work)
 
-    def saved(self, item: tuple[Slot, Label] | None) -> None:
-        """This rank has saved to memory, or could not."""
+    def saved(
+        self, item: tuple[Slot, Label] | None, whole: Callable[[], bool] | None = None
+    ) -> None:
+        """This rank has saved to memory, or could not.
+
+        Args:
+            whole: as Lockstep.saved's.
+        """
         failed = self._lockstep.failure is not None
         said = ProcessGroup.current().gather((failed, self._clock()))
         if self._renewal.decide(any(one for one, _ in said), said[0][1]):
@@ -81,7 +87,7 @@ class BackgroundWork:
             self._lockstep = Lockstep(self._name, self._work)
             if ProcessGroup.current().rank == 0:
                 log.warning("%s in the background are tried anew", self._name)
-        self._lockstep.saved(item)
+        self._lockstep.saved(item, whole)
 
     def leave(self) -> None:
         """The ranks' world is over, on all of them; waits for nothing."""

@@ -136,20 +136,32 @@ class Shards:
             lambda: self._write(state, step, run, round_, None),
         )
 
-    def saved(self, slot: Slot | None, label: Label | None) -> None:
+    def saved(
+        self, slot: Slot | None, label: Label | None, whole: Callable[[], bool] | None = None
+    ) -> None:
         """This rank has saved to memory, or could not: mirror and storage follow in the background,
-        neither waiting for the other."""
+        neither waiting for the other.
+
+        Args:
+            whole: as Lockstep.saved's.
+        """
         self._begin()
         for background in (self._mirroring, self._storing):
             if background is not None:
-                background.saved(_item(slot, label))
+                background.saved(_item(slot, label), whole)
 
-    def mirror(self, slot: Slot | None, label: Label | None) -> None:
+    def mirror(
+        self, slot: Slot | None, label: Label | None, whole: Callable[[], bool] | None = None
+    ) -> None:
         """Have this rank's part of a state that was restored mirrored in the background; nothing
-        where it has none in memory."""
+        where it has none in memory.
+
+        Args:
+            whole: as Lockstep.saved's.
+        """
         self._begin()
         if self._mirroring is not None:
-            self._mirroring.saved(_item(slot, label))
+            self._mirroring.saved(_item(slot, label), whole)
 
     def _begin(self) -> None:
         if self._storing is None:

@@ -492,6 +492,7 @@ class ElasticLoop:
         self._half_applied = False
 
     def _apply_sharded(self) -> None:
+        self.checkpointer.before_apply()
         self._guard.applying = True
         try:
             self._apply()
