@@ -133,6 +133,9 @@ class Backend:
     def abort(self) -> None:
         self.calls.append("abort")
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.timeout = timeout
+
     def eager_connect_single_device(self, device: torch.device) -> None:
         self.calls.append("made")
 
@@ -301,6 +304,7 @@ def test_a_communicator_that_is_made_once_its_round_was_aborted_is_aborted_too(
     group, nccl = Group(Backend()), NcclCollectives(GPU, agent=True)
     nccl.connect(group, 1, ["nccl"])
     assert group.backend.calls == ["made"]
+    assert group.backend.timeout == dist.default_pg_timeout, "one may evaluate for minutes"
     nccl._aborted = True
     nccl.connect(group, 1, ["nccl"])
     assert group.backend.calls == ["made", "made", "abort"]

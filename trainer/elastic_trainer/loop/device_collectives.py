@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
-from torch.distributed import distributed_c10d
+from torch.distributed import default_pg_timeout, distributed_c10d
 
 from elastic_trainer.checkpoint.refusal import NCCL_ERRORS_VARIABLE, refuse_silent_aborts
 
@@ -149,6 +149,9 @@ class NcclCollectives:
     def connect(self, group: Any, number: int, handles: Sequence[str]) -> None:
         refuse_mixed(handles)
         backend = self._backend(group)
+        # Not the one to connect: ranks may come to a collective minutes apart, as one evaluates.
+        set_timeout = getattr(backend, "set_timeout", None) or backend._set_default_timeout
+        set_timeout(default_pg_timeout)
         if self._reconfigures:
             form(backend, number, handles)
         else:
