@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linprog
 
 from tests.examples import examples
 from volcano_elastic.simulator.bounds import bounds
@@ -55,6 +54,8 @@ def _fluid(jobs: list[TraceJob], total: int, until: float) -> float:
         row[i * m : (i + 1) * m] = 1
         upper.append(row)
         limit.append(j.area)
+    from scipy.optimize import linprog  # half a second, which no other test needs
+
     caps = [
         (0, j.area / j.length * (end - begin) if j.submit <= begin else 0)
         for j in jobs
