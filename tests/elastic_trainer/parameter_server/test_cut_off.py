@@ -32,6 +32,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct, LocalServer
+from tests.examples import examples
 
 SETTINGS = TableSettings("items", 1, SGD(lr=1.0), dtype=torch.float64)
 IDS: Ids = np.arange(40, dtype=np.int64) * 10**9
@@ -363,7 +364,7 @@ KILLED_UNKNOWING: list[Event] = [
 
 @given(ORDERS)
 @example(KILLED_UNKNOWING)
-@settings(deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_rows_go_on_from_the_newest_that_are_left(events: list[Event]) -> None:
     async def run() -> None:
         world = World()
