@@ -127,9 +127,10 @@ def test_processes_live_through_joins_losses_and_leaves(job: Job) -> None:
     collectives: dict[int, list[int]] = {}
     for number, made in lines:
         collectives.setdefault(int(number), []).append(int(made))
-    _, *later = sorted(collectives)
-    assert collectives[later[-1]] == [2, 2], "after a leave all have what is needed"
-    assert min(collectives[later[0]]) == 2, "a newcomer gets all from one, and the other waits"
+    # By reason: a slow machine may lose a worker, and make a round, that the test didn't ask for.
+    of = {one["reason"]: collectives[one["round"]] for one in told["rounds"] if one["world"] > 1}
+    assert of["worker 2 left"] == [2, 2], "all have what is needed"
+    assert min(of["worker 2 joined"]) == 2, "it gets all from one, and the other waits"
     # After a loss, the survivors may be a step apart: then one gives and the other gets.
 
 
