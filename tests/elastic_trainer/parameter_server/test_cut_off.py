@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
+from elastic_trainer.embeddings.hashing import Ids, buckets
 from elastic_trainer.embeddings.row_optimizer import SGD
 from elastic_trainer.embeddings.table import Table, TableSettings
 from elastic_trainer.parameter_server import changes, moving, parts
@@ -213,10 +213,13 @@ class World:
         them, and they aren't too old to go on from."""
         found: Counts = {}
         for one in self.servers:
-            given = np.zeros(BUCKETS, dtype=bool)
+            # Frozen ones may have been taken, and copied, by who was lost with its copy since.
+            uncertain = one.holder.frozen.copy()
             for of in one.share.given().values():
-                given[of] = one.holder.turns[of] >= self.copied[of]
-            _newest(found, _counts(one.holder.tables["items"], one.holder.held | given))
+                uncertain[of] = True
+            new = uncertain & (one.holder.turns >= self.copied)
+            certain = one.holder.held & ~one.holder.frozen
+            _newest(found, _counts(one.holder.tables["items"], certain | new))
             for _, copy in one.backups.copies._all():
                 if "items" in copy.holder().tables:
                     new = copy.held & (copy.turns >= self.copied)
@@ -361,9 +364,24 @@ KILLED_UNKNOWING: list[Event] = [
     ("goes_on", 5),
 ]
 
+# A giver that never hears that its rows were taken, and copied: taker and keeper are lost.
+TAKEN_UNHEARD: list[Event] = [
+    ("move", 0, 1),
+    ("goes_on", 5),
+    ("cut", 0, 1, "after"),
+    ("goes_on", 1),
+    ("copy", 1),
+    ("goes_on", 5),
+    ("hear",),
+    ("restart", 1),
+    ("restart", 2),
+    ("goes_on", 5),
+]
+
 
 @given(ORDERS)
 @example(KILLED_UNKNOWING)
+@example(TAKEN_UNHEARD)
 @settings(max_examples=examples(200), deadline=None)
 def test_rows_go_on_from_the_newest_that_are_left(events: list[Event]) -> None:
     async def run() -> None:
