@@ -39,7 +39,7 @@ test-gpu: .venv/ready ## the trainer's tests on CUDA and NCCL, on a machine with
 	$(BIN)/python -m pytest -m gpu -rs -v tests
 
 test-simulated-gpu: .venv/ready ## the same tests on GPUs that are simulated in memory, but for kernels
-	$(BIN)/python -m tests.simulated_gpu --delay 5000 --spills $(BIN)/python -m pytest -m gpu -n 4 tests/elastic_trainer
+	$(BIN)/python -m tests.simulated_gpu --delay 5000 --spills $(BIN)/python -m pytest -rs -m gpu -n 4 tests/elastic_trainer
 
 # With Hugging Face's, Lightning's and torchdata's libraries.
 test-integrations: $(INTEGRATIONS)/ready ## the tests of the optional extras, in an environment of their own
