@@ -172,7 +172,7 @@ def test_a_node_lost_after_the_loop_leaves_its_tail_to_the_others(
     job = start(both + LOOP + wait, nodes="1:2")
     job.until("worker 0 has ended", lambda _: lines(job, "end-0") == 1)
     job.until("worker 1 is in its tail", lambda _: lines(job, "tail-1") == 1)
-    assert job.wait_for_status()["phase"] == "completing"
+    job.until("the round is over in all workers", lambda told: told["phase"] == "completing")
     os.killpg(job.agents[1].pid, signal.SIGKILL)
     assert job.wait(0) == 0, job.logs()
     assert lines(job, "end-0") == 2, job.logs()
