@@ -84,7 +84,7 @@ async def test_first_server_that_stood_still_takes_its_own_silence_for_nobody_el
 
 
 async def test_rows_of_a_new_epoch_go_on_from_a_copy_though_the_clock_was_put_back(
-    told: Told,
+    told: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Their turns, which are of that clock, are not compared with those of superseded rows."""
     late, early = (np.full(BUCKETS, turn) for turn in (9, 5))
@@ -99,6 +99,7 @@ async def test_rows_of_a_new_epoch_go_on_from_a_copy_though_the_clock_was_put_ba
     told.goes_on(LOST_SECONDS + 5, first)
     await asyncio.sleep(0)
     assert [one.kept.life for one in told.adoptions] == ["life-1"]
+    assert "the rows of 512 buckets" in caplog.text
     # Noted before it is done: a worker that was told the number has rows from before it.
     assert told.numbers == [(1, 1)] and told.director.owners().adopted == 1
 

@@ -120,11 +120,6 @@ class Director:
         """The tables' epoch; empty: nobody holds any yet."""
         return self._noted.name
 
-    @property
-    def adopted(self) -> int:
-        """Adoptions of copies that were begun."""
-        return self._noted.adopted
-
     def _try_to_note(self, noted: Epoch) -> bool:
         """Note what is so from now on. False where that can't be written; then it isn't so."""
         try:
@@ -267,7 +262,7 @@ class Director:
 
     async def _have_adopted(self, adoption: Adoption) -> None:
         """End a life for good, then have a server hold what it held."""
-        source, number = adoption.kept.life, len(adoption.kept.buckets)
+        source = adoption.kept.life
         # Before it is done, so that whoever reads the number then goes on from rows before it.
         number = self._noted.adopted + 1
         if not self._end(source) or not self._try_to_note(replace(self._noted, adopted=number)):
@@ -279,7 +274,7 @@ class Director:
             "%s %s the rows of %d buckets as it %s %s, which is gone",
             adoption.keeper.address,
             "holds" if adopted else "couldn't hold",
-            number,
+            len(adoption.kept.buckets),
             "gave them to" if adoption.kept.given else "copied them last from",
             source,
         )

@@ -82,9 +82,10 @@ class FirstServer:
             raise
         self._member.hold(Share(holder))
         self._begin(self._director.epoch)
-        self._backups.copies.forget((), self._director.owners().superseded)
+        owners = self._director.owners()
+        self._backups.copies.forget((), owners.superseded)
         self._report_itself()
-        history = messages.History(epoch=self._director.epoch, adopted=self._director.adopted)
+        history = messages.History(epoch=owners.epoch, adopted=owners.adopted)
         return messages.LoadReply(verdict=messages.DONE, history=history)
 
     async def Report(self, request: Any, context: Any) -> Any:  # noqa: N802
