@@ -327,7 +327,7 @@ class ServedTables:
         self.worker, self.clock, self._servers.goes_on_from = worker, clock, history
 
     @property
-    def history(self) -> messages.History | None:
+    def goes_on_from(self) -> messages.History | None:
         """Return which rows this worker goes on from; None: any."""
         return self._servers.goes_on_from
 

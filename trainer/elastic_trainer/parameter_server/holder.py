@@ -23,6 +23,11 @@ from elastic_trainer.parameter_server.wire import read_settings, write_settings
 Buckets = NDArray[np.int64]
 EVERY_BUCKET: Buckets = np.arange(BUCKETS)
 NO_TURN = -1
+BEHIND = (
+    "rows of a server that was lost go on from a copy, so that they are some steps behind: they "
+    "have to go back to a commit with all others"
+)
+"""Says why a worker that goes on from rows of one moment is given none."""
 READS_ONLY = -1
 """The clock of a pull that no push follows: nobody waits for who only evaluates."""
 
@@ -161,10 +166,7 @@ class Holder:
     def refuse_adopted(self, of: Buckets, after: int | None) -> None:
         """Raises ValueError where some of these buckets went through a later adoption."""
         if after is not None and (self.adopted[of] > after).any():
-            raise ValueError(
-                "rows of a server that was lost go on from a copy, so that they are some steps "
-                "behind: expected them to go back to a commit with all others"
-            )
+            raise ValueError(BEHIND)
 
     def _verdict(
         self,

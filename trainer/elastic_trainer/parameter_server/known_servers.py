@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.hashing import BUCKETS, Ids
 from elastic_trainer.embeddings.owner_map import NOBODY
+from elastic_trainer.parameter_server.holder import BEHIND
 from elastic_trainer.parameter_server.pull_reply import SERVICE, read_reply
 from elastic_trainer.parameter_server.server_error import ServerError
 from elastic_trainer.parameter_server.wire import OPTIONS, unpack
@@ -161,10 +162,7 @@ class KnownServers:
                 "worker has trained: start the workers anew, too"
             )
         if found.epoch and history.HasField("adopted") and found.adopted != history.adopted:
-            raise ServerError(
-                f"{self.first}: rows of a server that was lost go on from a copy, so that they "
-                "are some steps behind: they have to go back to a commit with all others"
-            )
+            raise ServerError(f"{self.first}: {BEHIND}")
         if found.lost:
             raise ServerError(f"{self.first}: {found.lost}")
         if not found.epoch:

@@ -116,7 +116,7 @@ class ServedState:
         self._group = group
         self._newest = max(group.gather(live))
         # None: of another state, or of one that others handed over to this rank.
-        history = self._tables.history if live == self._newest != NOTHING else None
+        history = self._tables.goes_on_from if live == self._newest != NOTHING else None
         # Who was lost may have applied a step that nobody here has.
         stands = history is None or self._tables.stand_at(live[1])
         said = group.gather((stands, history))
