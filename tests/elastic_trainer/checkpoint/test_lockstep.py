@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from elastic_trainer.checkpoint.lockstep import Lockstep
 from elastic_trainer.checkpoint.mirror import Mirror
+from elastic_trainer.checkpoint.save import WholeSave
 from elastic_trainer.store.blob import lay_out
 from elastic_trainer.store.slot import Label, Slots
 
@@ -100,7 +101,7 @@ for case, work in works.items():
     locksteps.append(lockstep)
     for step in (1, 2):
         label = Label("t", 1, step, rank, 2, True, len(blob.skeleton), blob.size)
-        lockstep.saved((Slots(own, 0).write(label, blob), label))
+        lockstep.saved(WholeSave(Slots(own, 0).write(label, blob), label))
         if rank == 1 and step == 1:
             # It has told the others before it returns.
             print(case, type(lockstep.flush()).__name__, flush=True)

@@ -64,7 +64,7 @@ def test_a_state_that_fits_once_is_kept_in_one_slot_once_storage_has_the_one_bef
         memory.prepare(state(1)[1])
     assert "one slot is used" in caplog.text and "volcano-elastic.io/shared-memory" in caplog.text
     for step in (1, 2, 3):
-        slot = memory.save(*state(step))
+        slot = memory.ready().write(*state(step))
         assert slot.verify() is not None
         assert [found.step for found in memory._slots.sealed().values()] == [step]
     assert agent.asked == [True] * 3
@@ -72,7 +72,7 @@ def test_a_state_that_fits_once_is_kept_in_one_slot_once_storage_has_the_one_bef
 
     agent.error = "the volume is full"
     with pytest.raises(SlotError, match="not in storage: the volume is full"):
-        memory.save(*state(4))
+        memory.ready().write(*state(4))
     assert [found.step for found in memory._slots.sealed().values()] == [3]
 
 
@@ -214,7 +214,7 @@ def test_two_fit_where_there_is_room_and_nothing_where_there_is_none(
     agent = Agent()
     memory = Memory(tmp_path, agent)
     memory.prepare(state(1)[1])
-    memory.save(*state(1))
+    memory.ready().write(*state(1))
     assert memory._slots.turns == 2 and not agent.asked
 
     (none := tmp_path / "none").mkdir()

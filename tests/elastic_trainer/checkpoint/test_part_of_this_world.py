@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from elastic_trainer.checkpoint.memory import Memory
+from elastic_trainer.checkpoint.save import WholeSave
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import lay_out
@@ -21,11 +22,11 @@ def test_neither_another_ranks_part_nor_another_worlds_is_taken_for_this_ones(
         blob = lay_out({"a": torch.tensor([rank, world])})
         label = Label("t", 1, 7, rank, world, True, len(blob.skeleton), blob.size)
         memory.spare("t", (1, 7))  # as a restore does, before the part of the new place is written
-        assert memory.save(label, blob).verify() is not None
+        assert memory.ready().write(label, blob).verify() is not None
     for rank, world in ((0, 3), (1, 3), (1, 2)):
         state, label, slot = memory.read("t", (1, 7), {}, ProcessGroup(rank, world))
         assert state["a"].tolist() == [rank, world] == [label.rank, label.world]
-        assert memory.find_own("t", (1, 7), ProcessGroup(rank, world)) == (slot, label)
+        assert memory.find_own("t", (1, 7), ProcessGroup(rank, world)) == WholeSave(slot, label)
     with pytest.raises(SlotError):
         memory.read("t", (1, 7), {}, ProcessGroup(0, 2))
 
@@ -35,7 +36,7 @@ def test_what_is_mapped_stays_so_in_the_next_world_where_nothing_is_spared(tmp_p
     blob = lay_out({"a": torch.tensor([1, 2])})
     label = Label("t", 1, 7, 0, 1, True, len(blob.skeleton), blob.size)
     memory.spare("t", (1, 7))
-    slot = memory.save(label, blob)
+    slot = memory.ready().write(label, blob)
     assert slot.verify() is not None
     memory.spare("t", (1, 7))
     mapped = slot.memory.data_ptr()
@@ -54,7 +55,7 @@ def test_a_state_on_two_nodes_is_spared_beside_a_newer_one_that_is_not(tmp_path:
         blob = lay_out({"a": torch.tensor([step])})
         label = Label("t", 1, step, 0, 1, True, len(blob.skeleton), blob.size)
         memory.spare("t", *((1, one) for one in range(step)))
-        kept.append(memory.save(label, blob))
+        kept.append(memory.ready().write(label, blob))
         assert kept[-1].verify() is not None
     memory.spare("t", (1, 3), (1, 1))
     assert memory._slots.spared == {kept[0], kept[2]}

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from elastic_trainer.checkpoint.renewal import BackgroundWork
 from elastic_trainer.store.blob import lay_out
 from elastic_trainer.checkpoint.mirror import Mirror
+from elastic_trainer.checkpoint.save import WholeSave
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.slot import Label, SlotError, Slots
 
@@ -50,7 +51,7 @@ def save(step, at, *, room):
     now[0], full[0] = at, not room
     dist.barrier()
     label = Label("t", 1, step, rank, 2, True, len(blob.skeleton), blob.size)
-    background.saved((Slots(folder / str(rank), 0).write(label, blob), label))
+    background.saved(WholeSave(Slots(folder / str(rank), 0).write(label, blob), label))
     background.flush()
     dist.barrier()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from elastic_trainer.checkpoint import checkpointer as checkpointer_module
+from elastic_trainer.checkpoint import memory_saves
 from elastic_trainer.checkpoint.checkpointer import Checkpointer
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.data.dataset import ElasticDataset
@@ -244,7 +244,7 @@ def test_a_process_that_ends_by_an_error_leaves_what_it_was_saving(
 ) -> None:
     at_exit: list[Callable[[], None]] = []
     monkeypatch.setattr(
-        checkpointer_module.atexit, "register", lambda *given: at_exit.append(partial(*given))
+        memory_saves.atexit, "register", lambda *given: at_exit.append(partial(*given))
     )
     training = Training(tmp_path, LazyCopier())
     training.train(2)

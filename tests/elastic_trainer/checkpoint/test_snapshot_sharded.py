@@ -170,7 +170,7 @@ train(3)
 told["before"] = saved()
 loop.checkpointer.settle()
 told["saved"] = saved()
-told["overlaps"] = loop.checkpointer._overlaps
+told["overlaps"] = loop.checkpointer._saves._overlaps
 loop.checkpointer._shards.await_mirrors()
 told["mirrored"] = memory.mirror.kept[1]
 
@@ -190,7 +190,8 @@ def spoil(change):
 
 def overlap():
     "Go on as if none had been torn."
-    loop.checkpointer._overlaps, loop.checkpointer._overlap_bytes = True, 0
+    saves = loop.checkpointer._saves
+    saves._overlaps, saves._overlap_bytes = True, 0
 
 
 def on_one_rank():
@@ -207,7 +208,7 @@ def through_the_whole():
 def for_an_evaluation():  # as libraries do with averages: torch counts no change
     before = weight().data.clone()
     weight().data.copy_(before * 0.9)
-    loop.checkpointer._snapshot._copy.wait()
+    loop.checkpointer._saves._under_way.snapshot._copy.wait()
     weight().data.copy_(before)
 
 
@@ -217,7 +218,7 @@ for change in (on_one_rank, through_the_whole, for_an_evaluation)[: 3 if kind ==
 # One that is torn on one rank, of a step that all commit.
 
 overlap()
-memory._copier = LazyCopier()
+memory.copier = LazyCopier()
 train(1)
 loop.checkpointer.save_if_due()
 on_one_rank()
@@ -227,7 +228,7 @@ told["stored"] = loop.checkpointer.storage.newest().step == loop.steps
 # Copies by the device's own copier.
 
 overlap()
-memory._copier = copier = copier_of(loop.module)
+memory.copier = copier = copier_of(loop.module)
 if kind == "cpu":  # as on a busy machine, or on simulated GPUs by --delay
     start = copier.start
     copier.start = lambda copy: start(lambda: [time.sleep(0.1), copy()])
@@ -237,7 +238,7 @@ for _ in range(4):
     told["by it"] |= {step: whole for step, whole in saved().items() if step > first}
 loop.checkpointer.settle()
 told["by it"] |= {step: whole for step, whole in saved().items() if step > first}
-told["overlaps still"] = loop.checkpointer._overlaps
+told["overlaps still"] = loop.checkpointer._saves._overlaps
 loop.checkpointer._shards.await_mirrors()
 told["mirrored last"] = memory.mirror.kept[1] - loop.steps
 print(json.dumps(told), flush=True)

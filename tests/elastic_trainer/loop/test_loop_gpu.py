@@ -47,7 +47,7 @@ for (x,) in loop:
     "steps": loop.steps,
     "backends": dist.get_backend_config() if dist.is_initialized() else "",
     "total": total.item(),
-    "pinned": len(loop.checkpointer._memory._copier._pinned),
+    "pinned": len(loop.checkpointer._memory.copier._pinned),
     "others": [n for n in range(gpus) if n != own.index and torch._C._cuda_hasPrimaryContext(n)],
     "own": torch._C._cuda_hasPrimaryContext(own.index),
     "finite": all(one.isfinite().all().item() for one in net.parameters()),

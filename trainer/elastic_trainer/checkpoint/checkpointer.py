@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
@@ -12,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from elastic_trainer.checkpoint.memory import Memory
+from elastic_trainer.checkpoint.memory_saves import Destination, MemorySaves
 from elastic_trainer.checkpoint.model_state import ModelState, Stateful
 from elastic_trainer.checkpoint.recovery import NOTHING, Available, Identity, Recovery, Source
 from elastic_trainer.checkpoint.refusal import (
@@ -29,26 +29,23 @@ from elastic_trainer.checkpoint.refusal import (
     refuse_unsaved_split,
 )
 from elastic_trainer.checkpoint.restorer import Restorer
+from elastic_trainer.checkpoint.save import Save
+from elastic_trainer.checkpoint.save_schedule import SaveSchedule
 from elastic_trainer.checkpoint.schedule_check import miscounted
 from elastic_trainer.checkpoint.sharded import Shards
-from elastic_trainer.checkpoint.snapshot import Snapshot
 from elastic_trainer.checkpoint.split_state import SplitState, SplitStates
 from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE, WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import lay_out
-from elastic_trainer.store.copier import Copier, copier_of, overlap_bytes
-from elastic_trainer.store.digest import digest_of_replicated
+from elastic_trainer.store.copier import Copier, copier_of
 from elastic_trainer.store.errors import OwnershipError, StorageError, SupersededError
 from elastic_trainer.store.ownership import RESUME_VARIABLE
 from elastic_trainer.store.replica import write_replica
 from elastic_trainer.store.slot import Label, Slot, SlotError, digest_of_location
 from elastic_trainer.store.storage import Storage
 
-SHORTEST = timedelta(seconds=1)
-SHARE = 0.01
-"""Share of the time that saving may take where no interval is given."""
 HICCUP_SECONDS = 5.0
 """For so long at most a save in the training's own thread tries a storage again: the last commit
 still stands, and the next save follows."""
@@ -150,25 +147,21 @@ class Checkpointer:
         self.saved: int | None = None
         """The step saved last, or restored from where it is kept; a replica that is only in a
         process, or in a peer's memory, isn't."""
-        self._told: tuple[Identity, int] = (NOTHING, 0)
-        """The state in memory that the agent was told of last, and the run with whose claim it is
-        to bring that to storage; 0: it isn't."""
-        self.save_time = timedelta(0)
-        """How long the last save held training up."""
         self._split = SplitStates(tables)
         self._refuse_second()
         refuse_silent_aborts(backend(), os.environ)
         self._held: ModelState | None = None
         self._copier: Copier | None = None
-        self._overlaps = overlaps and not self._split
-        self._overlap_bytes: int | None = None
-        """A state from so many bytes on is copied while training goes on; None: none is."""
+        self._saves = MemorySaves(
+            self.link, data, self._place, overlaps=overlaps and not self._split
+        )
         self._memory = memory
         self._shards: Shards | None = None
         if model is not None and optimizer is not None:
             self._hold(model, optimizer, {**(extra or {}), **self._split.follow(data)})
-        self._unfollowed: tuple[Slot | None, Label | None] | None = None
-        """The save of a sharded state that no mirror follows yet."""
+        self._unfollowed: tuple[Save | None, ...] = ()
+        """The save of a sharded state that no mirror follows yet, if there is such a one; None in
+        it where this rank could not save."""
         self._left_alone: Identity | None = None
         """The sharded state with which this process left the last fence, where that waited for no
         mirror of it."""
@@ -176,10 +169,6 @@ class Checkpointer:
         """The step that was to be saved last."""
         self._narrow = False
         """Some node's memory has room for one state, which is lost as the next one is saved."""
-        self._snapshot: Snapshot | None = None
-        """The save to memory that is under way."""
-        if self._overlaps:
-            atexit.register(_settle_at_exit, weakref.ref(self))
         self._restorer = Restorer(
             self.storage,
             self._held,
@@ -195,9 +184,9 @@ class Checkpointer:
         self._warned = False
         """True if a schedule that doesn't count the steps was warned of."""
         self._clock = clock
-        self._began = self._saved_at = clock()
-        self._first = self._next = 0
-        """Steps at which this run began, and at which rank 0 is asked again whether to save."""
+        self._schedule = SaveSchedule(clock)
+        self._first = 0
+        """The step at which this run began."""
         if restore:
             self.restore()
         else:
@@ -214,7 +203,7 @@ class Checkpointer:
         refuse_beside_split(self._split, extra, sharded=state.sharded)
         # One for all worlds: it knows what memory it has pinned.
         self._copier = self._copier or copier_of(state.model)
-        self._overlap_bytes = overlap_bytes(self._copier, os.environ) if self._overlaps else None
+        self._saves.copy_by(self._copier)
         if self._memory is None and self.link.agent:
             self._memory = Memory.from_environment(
                 self.link, every_rank=state.sharded, copier=self._copier
@@ -243,7 +232,7 @@ class Checkpointer:
         states stays; what was on its way to other nodes or to storage doesn't arrive."""
         if self._shards is not None:
             self._shards.leave()
-        self._unfollowed = None
+        self._unfollowed = ()
         self._held, self._shards, self._memory = None, None, self._memory and self._memory.renew()
         self._restorer.hold(None, None)
 
@@ -268,6 +257,11 @@ class Checkpointer:
         """Number of this life of the worker processes, or of this round of an ElasticLoop; see
         elastic_trainer.data.audit and elastic_trainer.checkpoint.recovery."""
         return self._restorer.run
+
+    @property
+    def save_time(self) -> timedelta:
+        """Return how long the last save held training up."""
+        return self._schedule.save_time
 
     @property
     def state(self) -> ModelState:
@@ -329,9 +323,9 @@ class Checkpointer:
         self.parent = identity[0]
         self.data.begin(run=self.run, parent=self.parent, round_=self.link.round)
         self.link.plans(self.data.total)
-        self._first = self._next = self.data.steps
+        self._first = self.data.steps
         self.saved = self.data.steps if self.parent and self._is_kept(found) else None
-        self._began = self._saved_at = self._clock()
+        self._schedule.begin(self._first)
         if self._memory is not None and identity != NOTHING:
             self._memory.note_origin(self._restorer.training, self._place, identity)
         self._split.level(identity, self.link.round, self.storage)
@@ -358,7 +352,7 @@ class Checkpointer:
             memory.mirror.found(identity)
             return
         memory.mirror.spared = mirrored
-        shards.mirror(*(own or self._save_to_memory()), whole=self._whole)
+        shards.mirror(own or self._save_to_memory())
         if any(was_alone for _, _, was_alone in said):
             shards.await_mirrors()
 
@@ -368,7 +362,7 @@ class Checkpointer:
         once."""
         if self._shards is not None or Source.STORAGE in found.sources:
             return True
-        identity, claimed = self._told
+        identity, claimed = self._saves.told
         return identity == found.identity and (self._group.rank != 0 or claimed == self.run)
 
     def _give_up(self, error: Exception) -> NoReturn:
@@ -412,8 +406,7 @@ class Checkpointer:
     def before_apply(self) -> None:
         """Once a step's gradients are there, before it changes anything: that comes after the copy
         of what was saved."""
-        if self._snapshot is not None:
-            self._snapshot.precede()
+        self._saves.precede()
 
     def settle(self, *, waits: bool = True) -> None:
         """Tell the agent of the save that was under way, once it is whole.
@@ -421,32 +414,13 @@ class Checkpointer:
         Args:
             waits: for the copy's end; else another call finds it.
         """
-        snapshot = self._snapshot
-        if snapshot is None or not (waits or snapshot.done()):
+        ended = self._saves.settle(waits=waits)
+        if ended is None:
             return
-        self._snapshot = None
-        whole = snapshot.close()
-        self.save_time += timedelta(seconds=snapshot.seconds())
-        if whole:
-            self._tell(snapshot.slot, snapshot.label)
-            return
-        # Else a forward that changes weights would let none be saved.
-        self._overlaps, self._overlap_bytes = False, None
-        log.warning(
-            "the copy of step %d in memory isn't used, as weights or moments were changed between "
-            "that step and the next one's application, and training waits for all later copies: "
-            "change them in apply",
-            snapshot.label.step,
-        )
+        self._schedule.save_time += timedelta(seconds=ended.seconds())
         # Of a sharded state it may be torn on this rank alone, and all save at the same steps.
-        if self.saved == snapshot.label.step and self._shards is None:
+        if not ended.close() and self.saved == ended.label.step and self._shards is None:
             self.saved = None
-
-    @property
-    def _whole(self) -> Callable[[], bool] | None:
-        """Return what waits for the save that is under way, in any thread, and tells whether it
-        went well; None where none is."""
-        return None if self._snapshot is None else self._snapshot.close
 
     def save_if_due(self) -> None:
         """After a step was applied. On all ranks, who save at the same steps."""
@@ -457,7 +431,9 @@ class Checkpointer:
                 self._narrow = any(self._group.gather(self.narrow))
         if self._shards is not None and self._shards.superseded is not None:
             self._give_up(self._shards.superseded)
-        if not self._due():
+        # Where all wait for rank 0's storage, all save at the same steps, whatever came of it.
+        last = self._tried if self._narrow else self.saved or 0
+        if not self._schedule.is_due(self.data.steps, self.every, last, self._group):
             return
         self._tried = self.data.steps
         unstored = self._await_storage()
@@ -538,9 +514,9 @@ class Checkpointer:
             stored = self._is_stored(self._flush_shards())
             if not self._group.from_rank(0, stored):
                 self._shards.write(
-                    self._captured(), step=self.data.steps, run=self.run, round_=self.link.round
+                    self.state.capture(), step=self.data.steps, run=self.run, round_=self.link.round
                 )
-        elif self._shards is None and stored and self._told == (self._identity, self.run):
+        elif self._shards is None and stored and self._saves.told == (self._identity, self.run):
             error = self.link.settle(storage=True)
             if error:
                 raise StorageError(error)
@@ -584,9 +560,9 @@ class Checkpointer:
         that does for all ranks; on all ranks, of which some may have heard otherwise than others.
         """
         assert self._shards is not None
-        if self._unfollowed is not None:
-            self._shards.saved(*self._unfollowed)
-            self._unfollowed = None
+        for save in self._unfollowed:
+            self._shards.saved(save)
+        self._unfollowed = ()
         mirrored = not stored and self._shards.is_mirrored(self._identity)
         said = self._group.gather((mirrored, memory_stays))
         stays = [one for _, one in said]
@@ -617,37 +593,6 @@ class Checkpointer:
                 return found is not None and found.identity == self._identity
         return False
 
-    def _due(self) -> bool:
-        steps = self.data.steps
-        if isinstance(self.every, int):
-            # Where all wait for rank 0's storage, all save at the same steps, whatever came of it.
-            last = self._tried if self._narrow else self.saved or 0
-            return steps - max(self._first, last) >= self.every
-        if steps < self._next:
-            return False
-        due, self._next = self._group.from_rank(
-            0, self._decide() if self._group.rank == 0 else (False, 0)
-        )
-        return due
-
-    def _decide(self) -> tuple[bool, int]:
-        """By rank 0: whether to save now, and the step at which to ask again.
-
-        Ranks' clocks differ, hence one decides for all; they hear it at a step all make, and as
-        seldom as the speed so far allows.
-        """
-        interval = self.every if isinstance(self.every, timedelta) else None
-        interval = interval or max(SHORTEST, self.save_time / SHARE)
-        now, steps = self._clock(), self.data.steps
-        left = interval.total_seconds() - (now - self._saved_at)
-        due = left <= 0
-        if self._group.world == 1:
-            return due, steps + 1
-        made = steps - self._first
-        step_seconds = max(1e-6, (now - self._began) / made)
-        wait = interval.total_seconds() if due else left
-        return due, steps + max(1, min(made, int(wait / step_seconds)))
-
     def make_room(self) -> None:
         """Have memory for saves before the first one. Too little is said at the start, and is no
         reason not to train."""
@@ -655,7 +600,7 @@ class Checkpointer:
         # Asked for its state, a sharded model's fresh optimizer that isn't torch's makes a step.
         if self._memory is not None and (self.state.complete or not self.state.sharded):
             try:
-                self._memory.prepare(lay_out(self._captured()))
+                self._memory.prepare(lay_out(self.state.capture()))
             except SlotError as error:
                 problem = str(error)
         if self.state.sharded:  # no rank's part is of use without the others'
@@ -664,16 +609,13 @@ class Checkpointer:
             log.warning("saving to %s instead of to memory: %s", self.storage.location, problem)
             self._memory = None
 
-    def _captured(self) -> dict[str, Any]:
-        return {**self.state.take(), "rng": self.state.generators()}
-
     def _save(
         self, *, waits: bool = True, unstored: str | None = None, follows: bool = True
     ) -> None:
         """Save this step to memory, or where there is none, to storage.
 
         Args:
-            unstored: as Memory.save's.
+            unstored: as Memory.ready's.
             waits: also for a storage that was silent before and hasn't answered since. If False
                 nothing is saved there: that was waited for, and said, by the first save.
             follows: mirror and storage of a sharded state follow at once.
@@ -691,20 +633,20 @@ class Checkpointer:
             step, run, shards = self.data.steps, self.run, self._shards
             round_ = self.link.round
             if self._memory is None and shards is not None:
-                shards.write(self._captured(), step=step, run=run, round_=round_)
+                shards.write(self.state.capture(), step=step, run=run, round_=round_)
                 return
             saved = self._save_to_memory(unstored)
-            self._unfollowed = None
+            self._unfollowed = ()
             if shards is not None and not follows:
-                self._unfollowed = saved
+                self._unfollowed = (saved,)
             elif shards is not None:
-                shards.saved(*saved, whole=self._whole)
-            elif saved == (None, None) and self._group.rank == 0 and not self._storage_has_it():
+                shards.saved(saved)
+            elif saved is None and self._group.rank == 0 and not self._storage_has_it():
                 if self.storage.calls.stuck and not waits:
                     self.saved = None
                     return
                 commit = write_replica(
-                    self.storage, step=step, run=run, state=self._captured(), round_=round_
+                    self.storage, step=step, run=run, state=self.state.capture(), round_=round_
                 )
                 self.link.committed(step, place=self._place, size=commit.size)
                 if self._memory is not None:
@@ -713,9 +655,9 @@ class Checkpointer:
             self.saved = None
             raise
         finally:
-            self._saved_at = self._clock()
-            self.save_time = timedelta(seconds=self._saved_at - began)
-            self.link.stalled(self._saved_at - began)
+            ended = self._clock()
+            self._schedule.saved(began, ended)
+            self.link.stalled(ended - began)
 
     def _warn_of_schedules(self) -> None:
         """Once, on rank 0."""
@@ -741,68 +683,31 @@ class Checkpointer:
         memory = self._memory if self._group.rank == 0 else None
         return self._group.from_rank(0, memory.unstored() if memory is not None else "")
 
-    def _save_to_memory(self, unstored: str | None = None) -> tuple[Slot | None, Label | None]:
-        """Nothing where this rank has no slots, or there is no room.
-
-        Args:
-            unstored: as Memory.save's.
-        """
-        if self._memory is None or not self._memory.saves:
-            self._tell_digest()
-            return None, None
-        blob = lay_out(self._captured())
-        label = Label(
+    def _save_to_memory(self, unstored: str | None = None) -> Save | None:
+        """Return this step's save; None where memory can't have it, as MemorySaves.save."""
+        return self._saves.save(
+            self._memory,
+            self.state,
             self._restorer.training,
-            *self._identity,
-            self._group.rank,
-            self._group.world,
-            self.state.sharded,
-            len(blob.skeleton),
-            blob.size,
-            *self.state.part(self._group.rank, self._group.world),
-            self.link.round,
-            *(self._place, self._memory.layout),
+            self._identity,
+            self._destination,
+            unstored,
         )
-        try:
-            if self._overlap_bytes is not None and blob.size >= self._overlap_bytes:
-                self._snapshot = self._memory.begin(label, blob, self.state.steady(), unstored)
-                return self._snapshot.slot, label
-            slot = self._memory.save(label, blob, unstored)
-        except SlotError as error:
-            log.warning("not saved to memory: %s", error)
-            self._tell_digest()
-            return None, None
-        self._tell(slot, label)
-        return slot, label
-
-    def _tell_digest(self) -> None:
-        """The other ranks wait for those that save meanwhile, whose agents digest what they did."""
-        if self.link.agent and (digest := digest_of_replicated(self.state.take())):
-            self.link.digested(self.data.steps, digest)
 
     def _tell(self, slot: Slot, label: Label) -> None:
         assert self._memory is not None
-        stores = self._group.rank == 0 and self._shards is None
-        self._told = (label.identity, self.run if stores else 0)
-        if not stores:
-            self._memory.tell(slot, label.step)
-            return
-        self._memory.tell(
-            slot,
-            label.step,
-            folder=self.storage.location,
-            keep=self.storage.keep,
-            run=self.run,
-            claim=self._restorer.token,
-            retry_seconds=self._patience,
+        self._saves.tell(self._memory, slot, label, self._destination)
+
+    @property
+    def _destination(self) -> Destination | None:
+        """Return where this rank's agent brings what is saved in this run; None: another's does,
+        or the ranks of a sharded state themselves."""
+        if self._group.rank != 0 or self._shards is not None:
+            return None
+        return Destination(
+            self.storage.location,
+            self.storage.keep,
+            self.run,
+            self._restorer.token,
+            self._patience,
         )
-
-
-def _settle_at_exit(found: weakref.ref[Checkpointer]) -> None:
-    """An error of the script's ends the process: what was being saved is saved all the same."""
-    checkpointer = found()
-    if checkpointer is not None:
-        try:
-            checkpointer.settle()
-        except Exception as error:  # it says nothing of why the process ends
-            log.warning("the last save to memory has failed: %r", error)

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import _get_default_store
 
+from elastic_trainer.checkpoint.save import Save
 from elastic_trainer.ranks.connection import Address, Connections
 from elastic_trainer.ranks.gathering import gather_objects
 from elastic_trainer.ranks.process_group import CONTROL_TIMEOUT
@@ -154,9 +155,6 @@ class Peers:
             self._changed.wait_for(idle, ENDING_SECONDS)
 
 
-_Item = tuple[tuple[Slot, Label] | None, Callable[[], bool] | None]
-
-
 class _Close:
     """The last item: the thread ends."""
 
@@ -173,7 +171,7 @@ class Lockstep:
     def __init__(self, name: str, work: Callable[[Slot, Label, Peers], bool]) -> None:
         self._name, self._work = name, work
         self._peers = Peers(_get_default_store())
-        self._items: queue.Queue[_Item | type[_Close]] = queue.Queue()
+        self._items: queue.Queue[Save | type[_Close] | None] = queue.Queue()
         self._slots: dict[int, tuple[Slot, Label]] = {}
         """By step, the newest few."""
         self._done = -1
@@ -184,15 +182,9 @@ class Lockstep:
         self._watcher.start()
         atexit.register(self._ending)
 
-    def saved(
-        self, item: tuple[Slot, Label] | None, whole: Callable[[], bool] | None = None
-    ) -> None:
-        """This rank has saved to memory, or could not.
-
-        Args:
-            whole: waits for a save that is under way; returns whether it went well.
-        """
-        self._items.put((item, whole))
+    def saved(self, save: Save | None) -> None:
+        """This rank has saved to memory, or could not; its thread waits for what is under way."""
+        self._items.put(save)
 
     @property
     def failure(self) -> BaseException | None:
@@ -254,10 +246,9 @@ class Lockstep:
         if not self._left.wait(LEAVING_SECONDS):
             log.warning("no further %s in the background: %r", self._name, self._peers.failure)
 
-    def _turn(self, saved: _Item) -> None:
-        item, whole = saved
-        if item is not None and (whole is None or whole()):
-            self._slots[item[1].step] = item
+    def _turn(self, save: Save | None) -> None:
+        if save is not None and save.close():
+            self._slots[save.label.step] = save.slot, save.label
             for old in sorted(self._slots)[:-KEPT]:
                 del self._slots[old]
         self._work_on_newest()

@@ -7,16 +7,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from elastic_trainer.checkpoint.mirror import Mirror
 from elastic_trainer.checkpoint.recovery import NOTHING, Identity, Part, Recovery
-from elastic_trainer.checkpoint.snapshot import Snapshot
+from elastic_trainer.checkpoint.save import WholeSave
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import Blob, MeshKey
@@ -63,7 +62,7 @@ class Memory:
         self._savers = local_world if every_rank else 1
         self._every_rank = every_rank
         self._link = link
-        self._copier = copier or HostCopier()
+        self.copier = copier or HostCopier()
         self._slots = Slots(folder, local_rank if every_rank else 0)
         self.mirror: Mirror | None = None
         """Copy of another node's part, where the state is sharded."""
@@ -136,31 +135,18 @@ class Memory:
         as large as `prepare` was told; not before that."""
         return self._prepared > 0 and self._slots.has_room(self._savers * self._prepared)
 
-    def save(self, label: Label, blob: Blob, unstored: str | None = None) -> Slot:
-        """Blocks for the copying. Raises SlotError as Slots.write.
+    def ready(self, unstored: str | None = None) -> Slots:
+        """Return the slots once the next save may begin.
 
         Args:
             unstored: what `unstored` returned for the rank whose agent stores; None: this one's.
+
+        Raises:
+            SlotError: the only slot holds what isn't in storage.
         """
         self._wait()
         self._spare_one_slot(unstored)
-        return self._slots.write(label, blob)
-
-    def begin(
-        self,
-        label: Label,
-        blob: Blob,
-        steady: Mapping[int, Collection[torch.Tensor]],
-        unstored: str | None = None,
-    ) -> Snapshot:
-        """Save while training goes on, see Snapshot. Raises SlotError as Slots.write.
-
-        Args:
-            unstored: as `save`'s.
-        """
-        self._wait()
-        self._spare_one_slot(unstored)
-        return Snapshot(self._slots, label, blob, steady, self._copier)
+        return self._slots
 
     def note_stored(self, identity: Identity) -> None:
         """Know that this state was brought to storage past memory: none before it is needed."""
@@ -214,15 +200,13 @@ class Memory:
                         problem = error
         raise problem
 
-    def find_own(
-        self, training: str, identity: Identity, group: ProcessGroup
-    ) -> tuple[Slot, Label] | None:
+    def find_own(self, training: str, identity: Identity, group: ProcessGroup) -> WholeSave | None:
         """Return this rank's own part of a sharded state, where it is here as of this world."""
         for slot, label in self._slots.sealed().items():
             if (label.training, label.identity) == (training, identity) and self._fits(
                 label, group
             ):
-                return slot, label
+                return WholeSave(slot, label)
         return None
 
     def spare(self, training: str, *identities: Identity) -> None:
@@ -333,7 +317,7 @@ class Memory:
         try:
             self._slots.prepare(size)
             for slot in self._slots.slots[: self._slots.turns]:
-                self._copier.pin(str(slot.path), slot.memory)
+                self.copier.pin(str(slot.path), slot.memory)
         except SlotError as error:
             log.warning("%s", error)  # the first save tries again
 

@@ -230,6 +230,10 @@ class ModelState:
         """The optimizer has its state, which most make at their first step."""
         return bool(self.optimizer.state)
 
+    def capture(self) -> dict[str, Any]:
+        """Return what a save holds: the state, as `take`, and this rank's generators."""
+        return {**self.take(), "rng": self.generators()}
+
     def generators(self) -> dict[str, torch.Tensor]:
         """States of torch's random generators of this rank, and of no GPU but the model's."""
         found = {"cpu": torch.get_rng_state()}

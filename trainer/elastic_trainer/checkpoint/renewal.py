@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from elastic_trainer.checkpoint.lockstep import Lockstep, LockstepError, Peers
+from elastic_trainer.checkpoint.save import Save
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.slot import Label, Slot
 
@@ -72,14 +73,8 @@ class BackgroundWork:
         self._renewal = Renewal()
         self._lockstep = Lockstep(name, work)
 
-    def saved(
-        self, item: tuple[Slot, Label] | None, whole: Callable[[], bool] | None = None
-    ) -> None:
-        """This rank has saved to memory, or could not.
-
-        Args:
-            whole: as Lockstep.saved's.
-        """
+    def saved(self, save: Save | None) -> None:
+        """This rank has saved to memory, or could not."""
         failed = self._lockstep.failure is not None
         said = ProcessGroup.current().gather((failed, self._clock()))
         if self._renewal.decide(any(one for one, _ in said), said[0][1]):
@@ -87,7 +82,7 @@ class BackgroundWork:
             self._lockstep = Lockstep(self._name, self._work)
             if ProcessGroup.current().rank == 0:
                 log.warning("%s in the background are tried anew", self._name)
-        self._lockstep.saved(item, whole)
+        self._lockstep.saved(save)
 
     def leave(self) -> None:
         """The ranks' world is over, on all of them; waits for nothing."""

@@ -36,6 +36,7 @@ from elastic_trainer.checkpoint.mirror import Mirror
 from elastic_trainer.checkpoint.model_state import ModelState
 from elastic_trainer.checkpoint.recovery import Identity
 from elastic_trainer.checkpoint.renewal import BackgroundWork
+from elastic_trainer.checkpoint.save import Save
 from elastic_trainer.checkpoint.sharded_extra import join, take_apart
 from elastic_trainer.checkpoint.sharded_optimizer import even_out
 from elastic_trainer.ranks.process_group import ProcessGroup, control_group
@@ -136,32 +137,20 @@ class Shards:
             lambda: self._write(state, step, run, round_, None),
         )
 
-    def saved(
-        self, slot: Slot | None, label: Label | None, whole: Callable[[], bool] | None = None
-    ) -> None:
+    def saved(self, save: Save | None) -> None:
         """This rank has saved to memory, or could not: mirror and storage follow in the background,
-        neither waiting for the other.
-
-        Args:
-            whole: as Lockstep.saved's.
-        """
+        neither waiting for the other."""
         self._begin()
         for background in (self._mirroring, self._storing):
             if background is not None:
-                background.saved(_item(slot, label), whole)
+                background.saved(save)
 
-    def mirror(
-        self, slot: Slot | None, label: Label | None, whole: Callable[[], bool] | None = None
-    ) -> None:
+    def mirror(self, save: Save | None) -> None:
         """Have this rank's part of a state that was restored mirrored in the background; nothing
-        where it has none in memory.
-
-        Args:
-            whole: as Lockstep.saved's.
-        """
+        where it has none in memory."""
         self._begin()
         if self._mirroring is not None:
-            self._mirroring.saved(_item(slot, label), whole)
+            self._mirroring.saved(save)
 
     def _begin(self) -> None:
         if self._storing is None:
@@ -383,7 +372,3 @@ class Shards:
         from torch.distributed.checkpoint.fsspec_filesystem import FsspecWriter
 
         return FsspecWriter(place)
-
-
-def _item(slot: Slot | None, label: Label | None) -> tuple[Slot, Label] | None:
-    return (slot, label) if slot is not None and label is not None else None
