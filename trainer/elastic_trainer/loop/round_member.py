@@ -42,7 +42,7 @@ from elastic_trainer.ranks.neighbours import (
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.ranks.reverse_lookup import stop_reverse_lookups
 from elastic_trainer.ranks.stream import in_callers_stream
-from elastic_trainer.ranks.waiting import main_thread_leaves, wait_in_round
+from elastic_trainer.ranks.waiting import main_thread_in, main_thread_leaves, wait_in_round
 
 T = TypeVar("T")
 
@@ -64,6 +64,9 @@ SHUT_LATE_SECONDS = 0.5
 """So often once it could have connected: it computes, or reads a state, for as long as it takes."""
 STUCK_SECONDS = 0.2
 """For so long a wait of gloo that nothing can end is looked at before it is taken for one."""
+
+_GROUP_MAKERS = {distributed_c10d._new_process_group_helper.__code__}
+"""Where the main thread is while it makes a group, and may wait for a peer's connection."""
 
 
 class RoundMember:
@@ -147,7 +150,7 @@ class RoundMember:
         return self.group.gather(say()) if said is None else said
 
     def _connect(self, link: WorkerLink, place: Place, own: T, *, groups: bool = False) -> list[T]:
-        self._connections = connections = Connections(place.port)
+        self._connections = connections = Connections(place.port, place.world)
         self._left_waits = message_waits()
         if link.over:  # said before there was anything to break
             raise RuntimeError("the round was over before this rank was in it")
@@ -301,6 +304,8 @@ class RoundMember:
         # Where ranks connect as they need one another, they may still wait for a connection.
         watched = self._peers is None
         while connections.shut():
+            if main_thread_in(_GROUP_MAKERS):
+                connections.end_waits_for_peers()
             self._abort(connections)
             now = time.monotonic()
             if watched:

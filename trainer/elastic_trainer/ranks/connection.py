@@ -10,6 +10,10 @@ gloo tells those who wait to receive and those whose send has not begun, but nob
 that message: its thread would sleep for 30 minutes. So no rank's sends fail before it has stopped
 receiving, neither by its own doing nor by that of a peer which knows earlier.
 
+Who makes a group and waits for a peer to connect waits at no connection: gloo listens for one that
+names the number of the pair, for as long as the group's time-out, 30 minutes. One of our own that
+names it ends that wait, and ends itself.
+
 Other threads open sockets too while a round connects: to a tracking server, to object storage. A
 connection is the round's if one of its ends is a listener that a rank opened for the round, which
 the ranks tell one another; until they have, one that leads to a port of the range that the kernel
@@ -25,6 +29,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,6 +39,10 @@ _TCP_ESTABLISHED = 1
 """Linux's TCP_ESTABLISHED: neither end has closed, and nothing has failed."""
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _USUAL_PORT = 32768
+_PAIR_NUMBER = struct.Struct("@n")
+"""gloo's sequence_number_t, with which a connection begins; a new group's pairs count from 0."""
+CALL_SECONDS = 1.0
+"""For a connection to a listener of this process, of which gloo can have hundreds waiting."""
 _ANY = ("0.0.0.0", "::")
 
 Address = tuple[str, int]
@@ -45,12 +54,16 @@ class Connections:
 
     Args:
         store_port: of the round's store, whose connection is one of the round.
+        world: ranks of the round.
     """
 
-    def __init__(self, store_port: int = 0) -> None:
+    def __init__(self, store_port: int = 0, world: int = 0) -> None:
         self._lock = threading.Lock()
         self._before = frozenset(_sockets())
         self._store_port = store_port
+        self._world = world
+        self._called: set[Address] = set()
+        """Listeners at which no wait for a peer lasts any more."""
         self._first_port = _first_given_port()
         self._sealed: frozenset[str] | None = None
         self._comes: Callable[[Address, Address], bool] | None = None
@@ -160,6 +173,18 @@ class Connections:
                 with contextlib.suppress(OSError):  # not connected any more
                     end.shutdown(socket.SHUT_RD)
             return True
+
+    def end_waits_for_peers(self) -> None:
+        """Connect to this process's own listeners in place of each peer that may never come, and
+        close the connections. Not before the round is over: it breaks a group in the making."""
+        for listener in self.listeners() - self._called:
+            self._called.add(listener)
+            for pair in range(self._world):  # a group of fewer ranks has fewer of them
+                with (
+                    contextlib.suppress(OSError),  # it is closed by now
+                    socket.create_connection(listener, CALL_SECONDS) as end,
+                ):
+                    end.sendall(_PAIR_NUMBER.pack(pair))
 
     def _hold(self, inode: str, number: int) -> None:
         if inode in self._held:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from types import CodeType
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -22,8 +23,13 @@ LAST_SECONDS = 1.0
 
 def main_thread_leaves() -> bool:
     """Return whether the main thread is in `wait_in_round`, which it leaves with its round."""
+    return main_thread_in({wait_in_round.__code__})
+
+
+def main_thread_in(functions: Container[CodeType]) -> bool:
+    """Return whether the main thread is in one of the functions with this code."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and frame.f_code is not wait_in_round.__code__:
+    while frame is not None and frame.f_code not in functions:
         frame = frame.f_back
     return frame is not None
 
