@@ -53,23 +53,25 @@ def test_a_gather_of_control_messages_ends_with_the_round(leaver: int) -> None:
 MAKES = """
 import sys, threading, time
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 from elastic_trainer.link.message import Place
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.round_member import RoundMember
 
-rank, port = (int(argument) for argument in sys.argv[1:])
+rank, port = (int(argument) for argument in sys.argv[1:3])
 member = RoundMember()
 place = Place(1, rank, 2, "127.0.0.1", port)
 member._connect(WorkerLink(None), place, None, groups=True)
 if rank == 1:
     # Says where it listens, and never connects, as if it was lost in between. Of two ranks the one
     # with the higher port is to connect.
-    store = distributed_c10d._world.pg_map[dist.group.WORLD][1]
-    said = bytearray(store.get("1//cpu//0/0"))
+    found = []
+    while not found:
+        keys = member._store.list_keys()
+        found = [key for key in keys if key.endswith("/0/0") and not key.endswith("0//cpu//0/0")]
+    said = bytearray(member._store.get(found[0]))
     port = 8 + int.from_bytes(said[:8], sys.byteorder) + 8 + 2
     said[port : port + 2] = b"\\xff\\xff"
-    store.set("1//cpu//0/1", bytes(said))
+    member._store.set(found[0][:-1] + "1", bytes(said))
     print("lost", flush=True)
     sys.stdin.read()
     sys.exit()
@@ -81,16 +83,20 @@ def end():
 
 threading.Thread(target=end, daemon=True).start()
 try:
-    dist.new_group()
+    if sys.argv[3] == "new":
+        dist.new_group()
+    else:
+        dist.split_group(split_ranks=[[0, 1]])  # as a mesh's is made on GPUs
     dist.barrier()
 except RuntimeError:
     print("left", flush=True)
 """
 
 
-def test_a_rank_does_not_wait_for_one_that_is_lost_while_a_mesh_s_group_is_made() -> None:
+@pytest.mark.parametrize("how", ["new", "split"])
+def test_a_rank_does_not_wait_for_one_that_is_lost_while_a_group_is_made(how: str) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    ranks = [TorchProcess(MAKES, rank, store.port) for rank in range(2)]
+    ranks = [TorchProcess(MAKES, rank, store.port, how) for rank in range(2)]
     try:
         assert ranks[1].stdout.readline().strip() == "lost"
         # It would wait for gloo's 30 minutes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import os
 import sys
@@ -65,7 +66,10 @@ SHUT_LATE_SECONDS = 0.5
 STUCK_SECONDS = 0.2
 """For so long a wait of gloo that nothing can end is looked at before it is taken for one."""
 
-_GROUP_MAKERS = {distributed_c10d._new_process_group_helper.__code__}
+_GROUP_MAKERS = {
+    inspect.unwrap(maker).__code__
+    for maker in (distributed_c10d._new_process_group_helper, dist.split_group)
+}
 """Where the main thread is while it makes a group, and may wait for a peer's connection."""
 
 
@@ -300,14 +304,16 @@ class RoundMember:
     def _break_until_left(self, connections: Connections) -> None:
         connecting = time.monotonic() + 3 * CONNECT_SECONDS
         waits: frozenset[Wait] = frozenset()
-        since = math.inf
+        since = making = math.inf
         # Where ranks connect as they need one another, they may still wait for a connection.
         watched = self._peers is None
         while connections.shut():
-            if main_thread_in(_GROUP_MAKERS):
-                connections.end_waits_for_peers()
             self._abort(connections)
             now = time.monotonic()
+            making = min(making, now) if main_thread_in(_GROUP_MAKERS) else math.inf
+            if now - making > STUCK_SECONDS:
+                # One that is split off another listens where that does, its numbers after those.
+                connections.end_waits_for_peers(groups=len(distributed_c10d._world.pg_map) + 1)
             if watched:
                 ends = not connections.given_up() or main_thread_leaves()
                 lasting = frozenset() if ends else message_waits() - self._left_waits

@@ -40,7 +40,7 @@ _TCP_ESTABLISHED = 1
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _USUAL_PORT = 32768
 _PAIR_NUMBER = struct.Struct("@n")
-"""gloo's sequence_number_t, with which a connection begins; a new group's pairs count from 0."""
+"""gloo's sequence_number_t, with which a connection begins; a listener's pairs count from 0."""
 CALL_SECONDS = 1.0
 """For a connection to a listener of this process, of which gloo can have hundreds waiting."""
 _ANY = ("0.0.0.0", "::")
@@ -174,12 +174,16 @@ class Connections:
                     end.shutdown(socket.SHUT_RD)
             return True
 
-    def end_waits_for_peers(self) -> None:
+    def end_waits_for_peers(self, groups: int) -> None:
         """Connect to this process's own listeners in place of each peer that may never come, and
-        close the connections. Not before the round is over: it breaks a group in the making."""
+        close the connections. Not before the round is over: it breaks a group in the making.
+
+        Args:
+            groups: that may share a listener.
+        """
         for listener in self.listeners() - self._called:
             self._called.add(listener)
-            for pair in range(self._world):  # a group of fewer ranks has fewer of them
+            for pair in range(self._world * groups):  # at most
                 with (
                     contextlib.suppress(OSError),  # it is closed by now
                     socket.create_connection(listener, CALL_SECONDS) as end,
