@@ -363,6 +363,26 @@ def connection() -> tuple[socket.socket, socket.socket]:
         return ours, peer
 
 
+def test_a_listener_at_which_nobody_answers_is_called_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A script's own, say, where each call would last until its time is over."""
+    call, calls = socket.create_connection, []
+
+    def counted(address: tuple[str, int], timeout: float) -> socket.socket:
+        calls.append(address)
+        return call(address, timeout)
+
+    monkeypatch.setattr("elastic_trainer.ranks.connection.CALL_SECONDS", 0.05)
+    monkeypatch.setattr(socket, "create_connection", counted)
+    connections = Connections(world=100)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        connections.end_waits_for_peers(groups=1)
+    assert 1 < len(calls) < 10, "the few that the kernel takes, and one more"
+
+
 def test_a_broken_connection_takes_what_is_sent_until_its_rank_is_out_of_the_round() -> None:
     connections = Connections()
     ours, peer = connection()

@@ -183,12 +183,10 @@ class Connections:
         """
         for listener in self.listeners() - self._called:
             self._called.add(listener)
-            for pair in range(self._world * groups):  # at most
-                with (
-                    contextlib.suppress(OSError),  # it is closed by now
-                    socket.create_connection(listener, CALL_SECONDS) as end,
-                ):
-                    end.sendall(_PAIR_NUMBER.pack(pair))
+            with contextlib.suppress(OSError):  # it is closed by now, or nobody answers there
+                for pair in range(self._world * groups):  # at most
+                    with socket.create_connection(listener, CALL_SECONDS) as end:
+                        end.sendall(_PAIR_NUMBER.pack(pair))
 
     def _hold(self, inode: str, number: int) -> None:
         if inode in self._held:
