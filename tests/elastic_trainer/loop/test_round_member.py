@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
-from elastic_trainer.ranks.connection import Connections
+from elastic_trainer.ranks.connection import SPARE_DESCRIPTORS, Connections
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tests.elastic_trainer.torch_process import TorchProcess
@@ -363,24 +366,57 @@ def connection() -> tuple[socket.socket, socket.socket]:
         return ours, peer
 
 
-def test_a_listener_at_which_nobody_answers_is_called_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A script's own, say, where each call would last until its time is over."""
-    call, calls = socket.create_connection, []
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Addresses to which this process connects, in order."""
+    call, called = socket.create_connection, []
 
     def counted(address: tuple[str, int], timeout: float) -> socket.socket:
-        calls.append(address)
+        called.append(address)
         return call(address, timeout)
 
-    monkeypatch.setattr("elastic_trainer.ranks.connection.CALL_SECONDS", 0.05)
     monkeypatch.setattr(socket, "create_connection", counted)
+    monkeypatch.setattr("elastic_trainer.ranks.connection.CALL_SECONDS", 0.05)
+    return called
+
+
+def test_a_listener_at_which_nobody_answers_is_called_no_more(
+    calls: list[tuple[str, int]],
+) -> None:
+    """A script's own, say, where each call would last until its time is over."""
     connections = Connections(world=100)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)
-        connections.end_waits_for_peers(groups=1)
+        connections.end_waits_for_peers(1, waits=lambda: True)
     assert 1 < len(calls) < 10, "the few that the kernel takes, and one more"
+
+
+def test_the_newest_listener_is_called_first_and_only_until_the_wait_has_ended(
+    calls: list[tuple[str, int]],
+) -> None:
+    connections = Connections(world=10)
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=100))
+            for _ in range(12)  # their inodes' numbers may have one digit more
+        ]
+        connections.end_waits_for_peers(5, waits=lambda: len(calls) < 3)
+        assert calls == [servers[-1].getsockname()] * 3
+
+
+def test_descriptors_are_left_for_what_else_is_opened(calls: list[tuple[str, int]]) -> None:
+    """gloo keeps one of each call, and ends the process where it can't accept the next one."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connections = Connections(world=100)
+    with socket.create_server(("127.0.0.1", 0), backlog=100):
+        opened = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (opened + SPARE_DESCRIPTORS + 7, before[1]))
+        try:
+            connections.end_waits_for_peers(1, waits=lambda: True)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert 4 < len(calls) < 10
 
 
 def test_a_broken_connection_takes_what_is_sent_until_its_rank_is_out_of_the_round() -> None:

@@ -66,10 +66,10 @@ SHUT_LATE_SECONDS = 0.5
 STUCK_SECONDS = 0.2
 """For so long a wait of gloo that nothing can end is looked at before it is taken for one."""
 
-_GROUP_MAKERS = {
+_GROUP_MAKERS = [
     inspect.unwrap(maker).__code__
     for maker in (distributed_c10d._new_process_group_helper, dist.split_group)
-}
+]
 """Where the main thread is while it makes a group, and may wait for a peer's connection."""
 
 
@@ -310,10 +310,11 @@ class RoundMember:
         while connections.shut():
             self._abort(connections)
             now = time.monotonic()
-            making = min(making, now) if main_thread_in(_GROUP_MAKERS) else math.inf
+            making = min(making, now) if _makes_group() else math.inf
             if now - making > STUCK_SECONDS:
                 # One that is split off another listens where that does, its numbers after those.
-                connections.end_waits_for_peers(groups=len(distributed_c10d._world.pg_map) + 1)
+                groups = len(distributed_c10d._world.pg_map) + 1
+                connections.end_waits_for_peers(groups, waits=_makes_group)
             if watched:
                 ends = not connections.given_up() or main_thread_leaves()
                 lasting = frozenset() if ends else message_waits() - self._left_waits
@@ -331,6 +332,10 @@ class RoundMember:
             abort = self._aborts.pop(connections, None)
             if abort is not None:
                 abort()
+
+
+def _makes_group() -> bool:
+    return main_thread_in(_GROUP_MAKERS)
 
 
 def warm_up(device: DeviceCollectives, *, sharded: bool = False) -> None:

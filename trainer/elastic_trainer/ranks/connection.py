@@ -27,7 +27,9 @@ each of its neighbours, and others as they are used (neighbours.py).
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import resource
 import socket
 import struct
 import threading
@@ -41,8 +43,11 @@ _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _USUAL_PORT = 32768
 _PAIR_NUMBER = struct.Struct("@n")
 """gloo's sequence_number_t, with which a connection begins; a listener's pairs count from 0."""
-CALL_SECONDS = 1.0
-"""For a connection to a listener of this process, of which gloo can have hundreds waiting."""
+CALL_SECONDS = 2.0
+"""For a connection to a listener of this process. Where its queue is full, the kernel tries again
+after a second."""
+SPARE_DESCRIPTORS = 256
+"""So many are left for all else that the process opens."""
 _ANY = ("0.0.0.0", "::")
 
 Address = tuple[str, int]
@@ -174,19 +179,35 @@ class Connections:
                     end.shutdown(socket.SHUT_RD)
             return True
 
-    def end_waits_for_peers(self, groups: int) -> None:
+    def end_waits_for_peers(self, groups: int, waits: Callable[[], bool]) -> None:
         """Connect to this process's own listeners in place of each peer that may never come, and
         close the connections. Not before the round is over: it breaks a group in the making.
 
+        gloo keeps a descriptor of each that it waits for no more, or not yet, and ends the process
+        where it gets none. So the newest listener is called first, and none once the wait has
+        ended or few descriptors are left.
+
         Args:
             groups: that may share a listener.
+            waits: tells whether this process still waits for a peer.
         """
-        for listener in self.listeners() - self._called:
+        left = _free_descriptors() - SPARE_DESCRIPTORS
+        for listener in self._newest_listeners():
             self._called.add(listener)
             with contextlib.suppress(OSError):  # it is closed by now, or nobody answers there
                 for pair in range(self._world * groups):  # at most
+                    if left <= 0 or self._over or not waits():
+                        return
+                    left -= 1
                     with socket.create_connection(listener, CALL_SECONDS) as end:
                         end.sendall(_PAIR_NUMBER.pack(pair))
+
+    def _newest_listeners(self) -> list[Address]:
+        """Those that weren't called yet, by inode: the kernel counts them up, for each CPU."""
+        sockets = _sockets()
+        new = sorted(filter(self._new, sockets), key=lambda inode: (len(inode), inode))
+        found = (_local(sockets[inode], listens=True) for inode in reversed(new))
+        return [one for one in found if one is not None and one not in self._called]
 
     def _hold(self, inode: str, number: int) -> None:
         if inode in self._held:
@@ -242,6 +263,11 @@ def _first_given_port() -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(_PORT_RANGE.read_text().split()[0])
     return _USUAL_PORT
+
+
+def _free_descriptors() -> float:
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if most == resource.RLIM_INFINITY else most - len(os.listdir("/proc/self/fd"))
 
 
 def _sockets() -> dict[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import TypeVar
 
@@ -23,13 +23,14 @@ LAST_SECONDS = 1.0
 
 def main_thread_leaves() -> bool:
     """Return whether the main thread is in `wait_in_round`, which it leaves with its round."""
-    return main_thread_in({wait_in_round.__code__})
+    return main_thread_in([wait_in_round.__code__])
 
 
-def main_thread_in(functions: Container[CodeType]) -> bool:
+def main_thread_in(functions: Sequence[CodeType]) -> bool:
     """Return whether the main thread is in one of the functions with this code."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and frame.f_code not in functions:
+    # Neither hashed nor compared by content, which goes through all that a script defines.
+    while frame is not None and not any(frame.f_code is one for one in functions):
         frame = frame.f_back
     return frame is not None
 
