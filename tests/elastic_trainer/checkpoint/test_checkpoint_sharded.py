@@ -202,6 +202,7 @@ if rank == 1:
     shutil.rmtree(mine)
 made = make(folder / "mirrored", memory=mine, node=True, every=1)
 said["from the mirror"], said["of the same run"] = whole(made), made[3].parent
+made[3]._shards.flush()  # else its mirrors may come after those of the next one are damaged
 dist.barrier()
 
 def damage(kind):
