@@ -83,7 +83,7 @@ class Connections:
 
     def listeners(self) -> set[Address]:
         """Return the addresses at which this process has begun to listen since this was made."""
-        return self._listeners(_sockets())
+        return set(self._listeners(_sockets()))
 
     def seal(
         self, listeners: Iterable[Address], *, more_come: bool = False, groups_come: bool = False
@@ -192,7 +192,9 @@ class Connections:
             waits: tells whether this process still waits for a peer.
         """
         left = _free_descriptors() - SPARE_DESCRIPTORS
-        for listener in self._newest_listeners():
+        for listener in self._listeners(_sockets()):
+            if listener in self._called:
+                continue
             self._called.add(listener)
             with contextlib.suppress(OSError):  # it is closed by now, or nobody answers there
                 for pair in range(self._world * groups):  # at most
@@ -201,13 +203,6 @@ class Connections:
                     left -= 1
                     with socket.create_connection(listener, CALL_SECONDS) as end:
                         end.sendall(_PAIR_NUMBER.pack(pair))
-
-    def _newest_listeners(self) -> list[Address]:
-        """Those that weren't called yet, by inode: the kernel counts them up, for each CPU."""
-        sockets = _sockets()
-        new = sorted(filter(self._new, sockets), key=lambda inode: (len(inode), inode))
-        found = (_local(sockets[inode], listens=True) for inode in reversed(new))
-        return [one for one in found if one is not None and one not in self._called]
 
     def _hold(self, inode: str, number: int) -> None:
         if inode in self._held:
@@ -238,9 +233,11 @@ class Connections:
     def _new(self, inode: str) -> bool:
         return inode not in self._before
 
-    def _listeners(self, sockets: Mapping[str, int]) -> set[Address]:
-        new = (_local(number, listens=True) for i, number in sockets.items() if self._new(i))
-        return {address for address in new if address is not None}
+    def _listeners(self, sockets: Mapping[str, int]) -> list[Address]:
+        """The newest first, by inode: the kernel counts them up, for each CPU."""
+        new = sorted(filter(self._new, sockets), key=lambda inode: (len(inode), inode))
+        found = (_local(sockets[inode], listens=True) for inode in reversed(new))
+        return [address for address in found if address is not None]
 
     def _found(
         self, of_round: Callable[[Address, Address], bool], sockets: Mapping[str, int]
