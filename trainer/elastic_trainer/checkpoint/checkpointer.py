@@ -185,8 +185,6 @@ class Checkpointer:
         """True if a schedule that doesn't count the steps was warned of."""
         self._clock = clock
         self._schedule = SaveSchedule(clock)
-        self._first = 0
-        """The step at which this run began."""
         if restore:
             self.restore()
         else:
@@ -323,9 +321,8 @@ class Checkpointer:
         self.parent = identity[0]
         self.data.begin(run=self.run, parent=self.parent, round_=self.link.round)
         self.link.plans(self.data.total)
-        self._first = self.data.steps
         self.saved = self.data.steps if self.parent and self._is_kept(found) else None
-        self._schedule.begin(self._first)
+        self._schedule.begin(self.data.steps)
         if self._memory is not None and identity != NOTHING:
             self._memory.note_origin(self._restorer.training, self._place, identity)
         self._split.level(identity, self.link.round, self.storage)
@@ -375,7 +372,7 @@ class Checkpointer:
     @property
     def _identity(self) -> Identity:
         """Identifies the state: the run that made its last step, and that step."""
-        made_here = self.data.steps != self._first or not self.parent
+        made_here = self.data.steps != self._schedule.first or not self.parent
         return (self.run if made_here else self.parent, self.data.steps)
 
     def step(self) -> None:
@@ -425,7 +422,7 @@ class Checkpointer:
     def save_if_due(self) -> None:
         """After a step was applied. On all ranks, who save at the same steps."""
         self.settle(waits=False)
-        if self.data.steps == self._first + 1:
+        if self.data.steps == self._schedule.first + 1:
             self.make_room()  # now the optimizer has its state too
             if self.link.agent and self._shards is None:
                 self._narrow = any(self._group.gather(self.narrow))
@@ -582,12 +579,13 @@ class Checkpointer:
         brought there."""
         if self._group.rank != 0 or newest == self.data.steps:
             return True
-        return (self.data.steps == self._first and not self.parent) or self._storage_has_it()
+        untrained = self.data.steps == self._schedule.first and not self.parent
+        return untrained or self._storage_has_it()
 
     def _storage_has_it(self) -> bool:
         """Return whether this state was restored, be it from memory alone, and can be used in
         storage."""
-        if self.data.steps == self._first and self.parent:
+        if self.data.steps == self._schedule.first and self.parent:
             with contextlib.suppress(StorageError):
                 found = self.storage.newest()
                 return found is not None and found.identity == self._identity

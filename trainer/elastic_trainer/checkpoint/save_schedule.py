@@ -25,12 +25,14 @@ class SaveSchedule:
         """How long the last save held training up."""
         self._clock = clock
         self._began = self._saved_at = clock()
-        self._first = self._next = 0
-        """Steps at which this run began, and at which rank 0 is asked again whether to save."""
+        self.first = 0
+        """The step at which this run began."""
+        self._next = 0
+        """The step at which rank 0 is asked again whether to save."""
 
     def begin(self, step: int) -> None:
         """Know that a run begins here, on all ranks."""
-        self._first = self._next = step
+        self.first = self._next = step
         self._began = self._saved_at = self._clock()
 
     def saved(self, began: float, ended: float) -> None:
@@ -48,7 +50,7 @@ class SaveSchedule:
             last: the step from which on an `every` in steps counts, if the run began before.
         """
         if isinstance(every, int):
-            return step - max(self._first, last) >= every
+            return step - max(self.first, last) >= every
         if step < self._next:
             return False
         due, self._next = group.from_rank(
@@ -68,7 +70,7 @@ class SaveSchedule:
         due = left <= 0
         if world == 1:
             return due, step + 1
-        made = step - self._first
+        made = step - self.first
         step_seconds = max(1e-6, (now - self._began) / made)
         wait = interval.total_seconds() if due else left
         return due, step + max(1, min(made, int(wait / step_seconds)))
