@@ -10,6 +10,7 @@ of 3 CPUs would.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -82,7 +83,7 @@ data = ElasticDataset(
 optimizer = torch.optim.Adagrad(net.deep.parameters(), lr=0.02)
 loop = ElasticLoop(sys.argv[2], model=net, optimizer=optimizer, data=data)
 for ids, clicked in loop:
-    time.sleep(0.12)  # a batch comes from a store that takes its time
+    time.sleep(0.4)  # a batch comes from a store that takes its time
     with loop.step():
         loss = torch.nn.functional.binary_cross_entropy_with_logits(loop.model(ids), clicked)
         (loop.weight * loss).backward()
@@ -174,17 +175,20 @@ async def speeds(stage: Stage, job: DemoJob) -> dict[str, float]:
 
 
 async def grows(stage: Stage, job: DemoJob, wanted: int) -> None:
-    """Waits until the job has grown by itself, and both speeds were measured."""
+    """Waits until the job has grown by itself, and was measured to be faster for it.
 
-    async def measured() -> bool:
-        return {"1", str(wanted)} <= (await speeds(stage, job)).keys()
+    Its first seconds with that many workers may be slow on a machine that does other things, too;
+    the speed is measured on and on.
+    """
+    found: dict[str, float] = {}
+
+    async def faster() -> bool:
+        found.update(await speeds(stage, job))
+        return found.get(str(wanted), 0.0) > found.get("1", math.inf)
 
     await stage.until(lambda: stage.world(job) == wanted, f"{job.name} has {wanted} workers", 240)
-    await stage.until_asked(measured, "both speeds are known")
-    found = await speeds(stage, job)
-    before, after = found["1"], found[str(wanted)]
-    print(f"{job.name}: {before:.1f} -> {after:.1f} samples/s with 1 and {wanted} workers")
-    assert after > before
+    await stage.until_asked(faster, f"{job.name} is faster with {wanted} workers than with one")
+    print(f"{job.name}: {found['1']:.1f} -> {found[str(wanted)]:.1f} samples/s")
     assert stage.worlds(job)[0] == 1
 
 
