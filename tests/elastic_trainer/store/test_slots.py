@@ -86,6 +86,25 @@ class TestSlots:
                 assert set(steps(slots)) == {1, step, max(step - 1, 1)}
             assert torch.equal(stored.read()["model"]["a"], torch.full((50,), 1.0))
 
+    def test_a_process_that_was_forked_while_it_was_locked_does_not_keep_it_so(
+        self, tmp_path: Path
+    ) -> None:
+        stored = save(Slots(tmp_path, 0), 1)
+        ends, go = os.pipe()
+        with stored.locked(exclusive=False):
+            child = os.fork()  # as a data loader does in another thread
+            if child == 0:
+                os.close(go)
+                os.read(ends, 1)
+                os._exit(0)
+        try:
+            with stored.locked(exclusive=True) as ours:
+                assert ours
+        finally:
+            os.close(go)
+            os.waitpid(child, 0)
+            os.close(ends)
+
     def test_what_is_sealed_stays_until_something_newer_is(self, tmp_path: Path) -> None:
         slots = Slots(tmp_path, 0)
         sealed = save(slots, 1)

@@ -193,7 +193,12 @@ class Slot:
             except BlockingIOError:
                 yield False
             else:
-                yield True
+                try:
+                    yield True
+                finally:
+                    # Closing is not enough: a process that was forked meanwhile, such as a data
+                    # loader's, has the descriptor, too, and would keep the lock as long as it runs.
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
 
