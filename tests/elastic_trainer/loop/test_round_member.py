@@ -63,7 +63,7 @@ from elastic_trainer.loop.round_member import RoundMember
 rank, port = (int(argument) for argument in sys.argv[1:3])
 member = RoundMember()
 place = Place(1, rank, 2, "127.0.0.1", port)
-member._connect(WorkerLink(None), place, None, groups=True)
+member._connect(WorkerLink(None), place, None)
 if rank == 1:
     # Says where it listens, and never connects, as if it was lost in between. Of two ranks the one
     # with the higher port is to connect.

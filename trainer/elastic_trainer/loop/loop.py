@@ -656,7 +656,7 @@ class ElasticLoop:
             again=self._broken,
             meanwhile=self._feed.follow(),
             device=self._collectives(),
-            groups=self._make is not None,
+            sharded=self._make is not None,
         )
         self.rank, self.world = self._member.group.rank, self._member.group.world
         self.data.regroup(self._member.group)

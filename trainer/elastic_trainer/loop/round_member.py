@@ -91,9 +91,7 @@ class RoundMember:
         self._connections: Connections | None = None
         self._peers: int | None = None
         """Ranks of a large world that this one is connected to at least; None: to all others."""
-        self._groups = False
-        """This process makes groups of its own, whose connections may fail before it is seen here
-        that the same peer's other one does."""
+        self._sharded = False
         self._excepthooks = sys.excepthook, sys.excepthook
         """Before and after torch's, which begins lines with the rank, was put before it."""
         self._store: TCPStore | None = None
@@ -110,7 +108,7 @@ class RoundMember:
         again: bool,
         meanwhile: Callable[[], bool] | None = None,
         device: DeviceCollectives | None = None,
-        groups: bool = False,
+        sharded: bool = False,
     ) -> list[T]:
         """Join the next round's group, or stay in this one; without an agent, torchrun's or none.
         Return what every rank says there, by rank.
@@ -123,8 +121,7 @@ class RoundMember:
             meanwhile: called again and again while it waits for its place, until it returns
                 False.
             device: the collectives of a round that is yet to be joined; gloo's alone if None.
-            groups: this process needs a group in a world of one, too, and makes more of its ranks,
-                which the end of the round is to break as well.
+            sharded: the model will be, so this process needs a group in a world of one, too.
 
         Raises:
             RuntimeError: not all came, or the round was over before.
@@ -134,17 +131,17 @@ class RoundMember:
                 return self.group.gather(say())
             self.disconnect(link)
             again = True
-        self._groups = groups
+        self._sharded = sharded
         self._stuck = link.stuck
         if self._torch_group is None:
             self._device = device or GlooCollectives()
         place = self._next_place(link, again, meanwhile)
         said = None
         if place is not None:
-            said = self._connect(link, place, say(), groups=groups)
+            said = self._connect(link, place, say())
         elif dist.is_torchelastic_launched() and not dist.is_initialized():
             dist.init_process_group(self._device.backends)
-        elif groups and not dist.is_initialized():
+        elif sharded and not dist.is_initialized():
             dist.init_process_group(self._device.backends, store=HashStore(), rank=0, world_size=1)
         self._torch_group = dist.group.WORLD if dist.is_initialized() else None
         self._backends = _backends(self._torch_group)
@@ -153,7 +150,7 @@ class RoundMember:
             self.group = replace(self.group, over=lambda: link.over)
         return self.group.gather(say()) if said is None else said
 
-    def _connect(self, link: WorkerLink, place: Place, own: T, *, groups: bool = False) -> list[T]:
+    def _connect(self, link: WorkerLink, place: Place, own: T) -> list[T]:
         self._connections = connections = Connections(place.port, place.world)
         self._left_waits = message_waits()
         if link.over:  # said before there was anything to break
@@ -198,7 +195,7 @@ class RoundMember:
         said = gather_objects((connections.listeners(), self._device.handle(group), own))
         cpu._set_default_timeout(default_pg_timeout)
         listeners = set().union(*(one for one, _, _ in said))
-        connections.seal(listeners, more_come=large, groups_come=groups)
+        connections.seal(listeners, more_come=large, groups_come=self._has_more_groups)
         handles = [handle for _, handle, _ in said]
         connect = partial(self._device.connect, group, place.round, handles)
         if self._device.silent:
@@ -219,7 +216,7 @@ class RoundMember:
             rank, world, port = (int(os.environ[name]) for name in names)
             return Place(link.round, rank, world, os.environ["MASTER_ADDR"], port)
         if not link.round:
-            warm_up(self._device, sharded=self._groups)
+            warm_up(self._device, sharded=self._sharded)
         return link.next_place(meanwhile)
 
     def disconnect(self, link: WorkerLink) -> None:
@@ -268,11 +265,16 @@ class RoundMember:
 
     def peer_lost(self, link: WorkerLink) -> bool:
         """Asked after an error: whether it came of a lost peer; it is the training's own if not."""
-        # A large world's later connections are forgotten once they have failed.
-        untold = self._peers is not None or self._groups
+        # A large world's later connections are forgotten once they have failed; and one of another
+        # group may fail before it is seen here that the same peer's other one does.
+        untold = self._peers is not None or self._has_more_groups()
         if untold or self.forsaken:
             return link.peer_lost(ANSWER_SECONDS, asks=True)
         return link.over
+
+    def _has_more_groups(self) -> bool:
+        """Return whether there may be groups beside the round's: the script's own, or a mesh's."""
+        return self._sharded or len(distributed_c10d._world.pg_map) > 1 or _makes_group()
 
     @property
     def silent(self) -> bool:

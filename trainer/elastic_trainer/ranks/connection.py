@@ -74,7 +74,8 @@ class Connections:
         self._comes: Callable[[Address, Address], bool] | None = None
         """Tells which of later connections are the round's; None: there are none."""
         self._hosts: frozenset[str] = frozenset()
-        """Hosts of all ranks, where later groups' connections are the round's, too."""
+        """Hosts of all ranks."""
+        self._groups_come: Callable[[], bool] = lambda: False
         self._numbers: list[tuple[int, int]] = []
         """Descriptor and inode of each that leads to a peer."""
         self._over = False
@@ -86,14 +87,19 @@ class Connections:
         return set(self._listeners(_sockets()))
 
     def seal(
-        self, listeners: Iterable[Address], *, more_come: bool = False, groups_come: bool = False
+        self,
+        listeners: Iterable[Address],
+        *,
+        more_come: bool = False,
+        groups_come: Callable[[], bool] = lambda: False,
     ) -> None:
         """All are there, and each is to or from one of these listeners of all ranks.
 
         Args:
             more_come: there may be others later, to or from the same listeners.
-            groups_come: later groups of these ranks are the round's: what leads to a listener of
-                this process, or to one without a port of its own on a rank's host.
+            groups_come: tells, whenever it matters, whether more groups of these ranks were made
+                or are being made. Then what leads to a listener of this process, or to one without
+                a port of its own on a rank's host, is the round's, too.
         """
         sockets = _sockets()
         known = set(listeners)
@@ -111,7 +117,8 @@ class Connections:
         with self._lock:
             self._sealed = self._found(of_round, sockets)
             self._comes = of_round if more_come else None
-            self._hosts = frozenset(host for host, _ in known) if groups_come else frozenset()
+            self._hosts = frozenset(host for host, _ in known)
+            self._groups_come = groups_come
             self._numbers = [
                 (sockets[inode], os.fstat(sockets[inode]).st_ino)
                 for inode in self._sealed
@@ -220,7 +227,7 @@ class Connections:
 
     def _came(self, sockets: Mapping[str, int]) -> frozenset[str]:
         """Return the round's connections that were opened since all were there, and still are."""
-        if self._hosts:
+        if self._groups_come():
             own = {port for _, port in self._listeners(sockets)}
             return self._found(
                 lambda local, remote: (
